@@ -141,8 +141,14 @@ def loaded(report):
 def reported(report):
     """(verdict, text, figure) of each claim that the report core makes of the committed frames, or of a report as markdown."""
     if not report.endswith(".md"):
-        return [(each.verdict, f"{each.words} | {each.size.split(';')[0]}", each.figure) for each in judge(*loaded(report))]
-    lines = [line.replace("\\", "")[4:].partition("**: ") for line in (ROOT / "metrics" / report).read_text().splitlines() if line.startswith("- **")]
+        return [
+            (each.verdict, f"{each.words} | {each.size.split(';')[0]}", each.figure) for each in judge(*loaded(report))
+        ]
+    lines = [
+        line.replace("\\", "")[4:].partition("**: ")
+        for line in (ROOT / "metrics" / report).read_text().splitlines()
+        if line.startswith("- **")
+    ]
     return [(verdict, line, line) for verdict, _, line in lines]
 
 

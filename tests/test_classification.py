@@ -30,6 +30,12 @@ def test_accuracy_and_macro_f1_are_those_of_torchmetrics(labels):
     assert 0.4 < accuracy(logits, truth) < 1 and f1(logits, truth, None) != accuracy(logits, truth), "control"
 
 
+def test_macro_f1_is_over_the_labels_that_are_predicted_or_present():
+    logits, truth = np.eye(3)[[0, 1, 1, 0]], np.array([0, 1, 1, 0])
+    assert f1(logits, truth, None) == 1, "as scikit-learn's, though no row is of the third"
+    assert f1(np.eye(3)[[0, 1, 1, 2]], truth, None) == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
 @pytest.mark.parametrize("positive", [0, 1])
 def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
     logits, truth = drawn(2, rows=51)
@@ -38,9 +44,7 @@ def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
 
 
 def test_f1_of_a_label_that_never_occurs_is_0():
-    logits, truth = np.eye(3)[[0, 1, 1]], np.array([0, 1, 0])
-    assert f1(logits, truth, 2) == 0.0
-    assert f1(logits, truth, None) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+    assert f1(np.eye(3)[[0, 1, 1]], np.array([0, 1, 0]), 2) == 0.0
 
 
 def test_agreement_counts_equal_predictions_right_or_wrong():

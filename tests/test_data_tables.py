@@ -181,3 +181,15 @@ def test_parts_that_do_not_fit_are_named(parts, problem):
     _, problems = resolve_tasks({"mine": {"labels": ["negative", "positive"], "parts": parts}})
     assert problems == [problem]
     assert resolve_tasks({"mine": {"labels": ["negative", "positive"], "parts": ["mr", "cr"]}})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("It's  GOOD .", "it 's good", True), ("`` good ''", '"good"', True), ("C++", "C#", False), ("3 < 5", "3 > 5", False),
+        ("वह गया", "वह गयी", False), ("see you \N{GRINNING FACE}", "see you \N{CRYING FACE}", False),
+    ],
+)  # fmt: skip
+def test_texts_are_the_same_but_for_case_white_space_and_punctuation(one, other, same):
+    first, second = ({"sentence1": text, "sentence2": None} for text in (one, other))
+    assert (text_key(first) == text_key(second)) == same

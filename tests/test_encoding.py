@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
 from stages.lib.data.batching import by_length, collate, shuffled
-from stages.lib.data.encoding import Example, encode, label_word_ids
+from stages.lib.data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
 from stages.lib.data.tasks import Prompt, TaskSpec
 from stages.lib.errors import DataError, ModelError
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
@@ -55,6 +56,47 @@ def test_standard_mode_has_no_template():
 def test_a_causal_template_ends_where_the_word_comes():
     example = encoded("the film was good.", mode="autoregressive")
     assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
+
+
+def closing_tokenizer(mask: bool = False):
+    """One that puts its end token behind every text, and may have a mask token."""
+    tokenizer = byte_tokenizer()
+    end = (tokenizer.eos_token, tokenizer.eos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    if mask:
+        tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    return tokenizer
+
+
+@pytest.mark.parametrize("mode", ["autoregressive", "generative"])
+@pytest.mark.parametrize(
+    "tokenizer", [closing_tokenizer(), closing_tokenizer(mask=True), word_tokenizer()], ids=["end", "mask", "bert"]
+)
+def test_a_causal_prompt_ends_where_the_answer_comes(tokenizer, mode):
+    text = "the film was good . It was"
+    start = tokenizer(text)["input_ids"][: -1 if tokenizer.sep_token or tokenizer.eos_token else None]
+    rows = [row("the film was good .")]
+    if mode == "generative":
+        [example] = encode_completions(rows, TOY, tokenizer, 32)
+        word = tokenizer(" great", add_special_tokens=False)["input_ids"]
+        assert [*example.completion][: len(word)] == word
+    else:
+        [example] = encode(rows, TOY, tokenizer, mode, 32)
+        assert example.input_ids == start
+    assert example.position == len(start) - 1 and example.input_ids[: len(start)] == start
+
+
+@pytest.mark.parametrize(
+    ("end", "sent", "word"),
+    [(" {mask}", "film", " great"), ("  {mask}", "film ", " great"), ("\n{mask}", "film\n", "great"), (":\n\n{mask}", "film:\n\n", "great")],
+)  # fmt: skip
+def test_blanks_and_line_breaks_before_the_answer_are_sent_as_written(end, sent, word):
+    prompt = Prompt(template="{sentence1}" + end, verbalizer={"negative": "terrible", "positive": "great"})
+    task = TOY.model_copy(update={"causal_prompt": prompt})
+    assert bytes_of(encoded("film", task=task, mode="autoregressive")) == sent
+    for tokenizer in (BYTES, closing_tokenizer()):
+        words = label_completions(prompt, TOY.labels, tokenizer)
+        assert tokenizer.decode(words[1][:-1]) == word
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{mask}", "{sentence2} {0} {}", "a {b} c"])

@@ -17,17 +17,20 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from stages.lib.errors import ModelError, StorageError
 from stages.lib.io import replacing
-from stages.lib.models.anatomy import most_tokens, parameter_groups, read_anatomy
+from stages.lib.models.anatomy import most_tokens, read_anatomy
 from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel, reset_to_pretrained
 from stages.lib.models.loading import load_model, load_tokenizer, read_tensors
 from stages.lib.models.predicting import dev_score, predict
+from stages.lib.models.shared import SharedModel
+from stages.lib.models.structure import parameter_groups
 from stages.lib.models.visibility import sees_later_words
 from tests.pico import (
     PAIRS,
     TOY,
     VOCABULARY,
     bert_config,
+    byte_tokenizer,
     model_settings,
     runtime,
     same,
@@ -273,15 +276,48 @@ def test_later_words_are_told_with_a_vocabulary_of_any_size(words):
     assert not sees_later_words(causal) and sees_later_words(hf.BertForMaskedLM(config).eval())
 
 
-def test_a_model_that_sees_padding_is_named(tmp_path, pico_bert, capsys):
-    sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+def spread(model, std: float = 0.15):
+    """Weights large enough to tell one text from another."""
     torch.manual_seed(0)
-    convolving = hf.ConvBertForSequenceClassification(hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes))
-    import_model(save_with_words(convolving, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
-    said = "depends on the padding in the batch, so scores change with runtime.batch_tokens"
-    assert said in capsys.readouterr().out
-    import_model(pico_bert, model_settings("standard"), tmp_path / "none")
-    assert "padding" not in capsys.readouterr().out, "control"
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=std)
+    return model.eval()
+
+
+def test_a_model_that_sees_padding_on_either_side_is_refused(tmp_path):
+    sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes)
+    folder = save_with_words(spread(hf.ConvBertForSequenceClassification(config)), tmp_path / "model")
+    with pytest.raises(
+        ModelError, match="^pico: is a model of the kind convbert that says something else of a text besi"
+    ):
+        import_model(folder, model_settings("standard"), tmp_path / "out")
+
+
+def test_texts_are_padded_on_the_side_that_the_logits_ask_for(tmp_path):
+    """XLNet reads its label off the last position, which behind a shorter text would be padding."""
+    config = hf.XLNetConfig(vocab_size=len(VOCABULARY), d_model=32, n_layer=2, n_head=2, d_inner=64, pad_token_id=0)
+    folder = save_with_words(spread(hf.XLNetForSequenceClassification(config)), tmp_path / "model")
+    model = LabelModel.load(folder, TOY, model_settings("standard"), runtime(100_000))
+    examples = model.encode(toy_rows(20))
+    assert len({len(example.input_ids) for example in examples}) > 3
+    expected = by_hand("standard", folder, model, examples)
+    assert torch.allclose(predict(model, examples), expected, atol=1e-5)
+    model._reader.left = False
+    assert not torch.allclose(predict(model, examples), expected, atol=1e-2), "control"
+
+
+def test_a_decoder_inside_the_base_model_is_read_at_the_last_token(tmp_path):
+    """OPT calls its decoder and not its base model, whose hooks never run."""
+    config = hf.OPTConfig(**SIZE | {"vocab_size": 1200}, ffn_dim=32, word_embed_proj_dim=16, pad_token_id=0)
+    folder = tmp_path / "model"
+    spread(hf.OPTForCausalLM(config)).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    model = LabelModel.load(folder, TOY, model_settings("autoregressive"), runtime())
+    examples = model.encode(toy_rows(20))
+    expected = by_hand("autoregressive", folder, model, examples)
+    assert torch.allclose(predict(model, examples), expected, atol=1e-5) and len({*expected[:, 0].tolist()}) == 20
 
 
 def test_a_tokenizer_without_a_token_for_unknown_words_is_refused_before_it_meets_one(tmp_path, pico_bert):
@@ -337,18 +373,23 @@ def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
     assert torch.equal(kept, source.head.dense.weight) and anatomy.groups["head.dense.weight"] == "lm_head"
 
 
-def test_a_pooler_that_a_checkpoint_lacks_is_drawn_and_said(tmp_path, capsys):
+def test_a_pooler_that_a_checkpoint_lacks_is_part_of_the_head(tmp_path, capsys):
     folder = save_with_words(hf.BertForMaskedLM(bert_config()), tmp_path / "model")
-    name, drawn = "bert.pooler.dense.weight", []
-    for place in (tmp_path / "one", tmp_path / "two"):
-        torch.manual_seed(len(drawn))
-        import_model(folder, model_settings("standard"), place)
-        drawn.append(read_tensors(place, [name])[name])
-    assert torch.equal(*drawn) and bool(drawn[0].std() > 0.01)
-    said = capsys.readouterr().out
-    assert (
-        f"doesn't have bert.pooler.dense.bias, {name}, which are drawn at random" in said and "finetune.train" in said
+    anatomy = import_model(folder, model_settings("standard"), tmp_path / "out")
+    pooler = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]
+    assert anatomy.names(["head"]) == [*pooler, "classifier.weight", "classifier.bias"] and not anatomy.names(
+        ["pooler"]
     )
+    assert stored_names(tmp_path / "out").isdisjoint(anatomy.names(["head"]))
+    assert (
+        f"doesn't have {', '.join(sorted(pooler))}, which are part of each task's new head" in capsys.readouterr().out
+    )
+    model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
+    assert model.groups() == anatomy.groups
+    shared = SharedModel.load(tmp_path / "out", [TOY, PAIRS], model_settings("standard"), runtime())
+    first, second = (view.parameters() for view in shared.views.values())
+    own = {name for name in first if first[name] is not second[name]}
+    assert own == {*anatomy.names(["head"])} == {*shared.heads()["toy"]}
 
 
 UNFIT = {

@@ -32,10 +32,11 @@ from stages.lib.io import write_text
 from stages.lib.localizers.movement import movement
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask, localizer_of, settings_of
-from stages.lib.models.anatomy import HEAD, anatomy_of
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.checkpoints import Checkpoint, skeleton
 from stages.lib.models.evidence import draws, from_tensors
 from stages.lib.models.label_model import LabelModel
+from stages.lib.models.structure import anatomy_of
 from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import changes_of
@@ -518,7 +519,7 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, cap
     rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
     options = f"--data {rows} --sentence1 text --label mark --localizer grown --test none"
     line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
-    assert line.startswith(f"{tmp_path}/strange-tuned: can't be run on a text of 12 tokens: RuntimeError: shape")
+    assert line.startswith("strange: can't be run on a text of 12 tokens: RuntimeError: shape")
     prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
     line = refused(capsys, tmp_path / "both", tmp_path / "both-tuned", tmp_path / "none", f"{options} {prompt}")
     assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")

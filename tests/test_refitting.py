@@ -1,5 +1,6 @@
 """The head refitted on the graft, and on the fine-tuned model as its control: nothing but the head moves, on the same rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +99,8 @@ def test_nothing_but_the_head_moves_and_the_training_loss_falls(make_cell, monke
     monkeypatch.setattr(refitting, "read_rows", lambda file: read.append(file.stem) or cell.rows[file.stem])
     monkeypatch.setattr(refitting, "chosen_point", lambda *_: {"batch_size": 8, "learning_rate": 0.01, "steps": 40})
     if not only_head:  # the control: a refit of all that is trained in fine-tuning
-        groups = model.groups()
-        monkeypatch.setattr(model, "groups", lambda: groups | dict.fromkeys([*groups][-8:], HEAD))
+        anatomy = replace(cell.anatomy, groups=cell.anatomy.groups | dict.fromkeys([*cell.anatomy.groups][-8:], HEAD))
+    monkeypatch.setattr(refitting, "read_anatomy", lambda _: cell.anatomy if only_head else anatomy)
     watch, before = Watch(model, model.encode(cell.rows["train"])), values_of(model)
     start = loss_gradient(model, watch.examples)
     calibration = SECTIONS["calibration"].model_construct(refit_head_steps=30)

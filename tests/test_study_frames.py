@@ -14,23 +14,35 @@ def test_the_nearest_size_is_the_smaller_of_two_as_near():
 
 def test_bitfit_is_of_all_biases():
     sizes = {0.001: 10, 0.01: 60, 0.1: 60}
-    rows = [{"readout": "retrain", "localizer": "bias", "sparsity": size, "selected": n, "graftable": 10_000} for size, n in sizes.items()]
+    rows = [
+        {"readout": "retrain", "localizer": "bias", "sparsity": size, "selected": n, "graftable": 10_000}
+        for size, n in sizes.items()
+    ]
     assert [*bitfit(pd.DataFrame(rows)).sparsity] == [0.01], "10 of 10 may be some of them, 60 of 100 are all"
 
 
 def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
     shared = {"localizer": "learned", "sparsity": 0.01, "chance": 0.01}
-    own = [shared | {"task": task, "first": 1, "second": 2, "overlap": share} for task, share in (("one", 0.4), ("two", 0.2))]
+    own = [
+        shared | {"task": task, "first": 1, "second": 2, "overlap": share}
+        for task, share in (("one", 0.4), ("two", 0.2))
+    ]
     other = [shared | {"seed": 1, "first": "one", "second": "two", "overlap": 0.1}]
     frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other)}
     [line] = region_overlaps(frames).itertuples()
     assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
-    assert region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).empty, "without its own there is nothing to compare"
+    assert region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).empty, (
+        "without its own there is nothing to compare"
+    )
 
 
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
     start = {"variant": "pretrained", "score": 0.5}
-    scores = {("checkpoint", None): (0.6, 0.7, 0.9), ("grafted", 0.1): (0.69, 0.7, 0.7), ("grafted", 0.01): (0.5, 0.5, 0.6)}
+    scores = {
+        ("checkpoint", None): (0.6, 0.7, 0.9),
+        ("grafted", 0.1): (0.69, 0.7, 0.7),
+        ("grafted", 0.01): (0.5, 0.5, 0.6),
+    }
     rows = [
         {"variant": variant, "sparsity": size, "step": step, "score": score}
         for (variant, size), row in scores.items()

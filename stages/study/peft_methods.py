@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from stages.lib.errors import ModelError, did_you_mean
 from stages.lib.grafting.region import Tensors
-from stages.lib.models.anatomy import HEAD, block_counts
+from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
+from stages.lib.models.structure import block_counts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -26,21 +26,22 @@ class Batch:
     rows: Tensor
 
 
-def collate(examples: Sequence[Example], pad_id: int, device: torch.device) -> Batch:
-    """Pad to the longest example of the batch; inputs have shape (B, longest)."""
+def collate(examples: Sequence[Example], pad_id: int, device: torch.device, left: bool = False) -> Batch:
+    """Pad to the longest example of the batch, behind it or on the left; inputs have shape (B, longest)."""
     longest = max(len(example.input_ids) for example in examples)
     columns = {"input_ids": pad_id, "attention_mask": 0}
     if examples[0].token_type_ids is not None:
         columns["token_type_ids"] = 0
     inputs = {name: np.full((len(examples), longest), fill, dtype=np.int64) for name, fill in columns.items()}
-    for row, example in enumerate(examples):
-        length = len(example.input_ids)
-        inputs["input_ids"][row, :length] = example.input_ids
-        inputs["attention_mask"][row, :length] = 1
+    starts = [longest - len(example.input_ids) if left else 0 for example in examples]
+    for row, (start, example) in enumerate(zip(starts, examples, strict=True)):
+        text = slice(start, start + len(example.input_ids))
+        inputs["input_ids"][row, text] = example.input_ids
+        inputs["attention_mask"][row, text] = 1
         if "token_type_ids" in inputs:
-            inputs["token_type_ids"][row, :length] = example.token_type_ids
+            inputs["token_type_ids"][row, text] = example.token_type_ids
     read = [
-        (target, example.position + place, row)
+        (target, starts[row] + example.position + place, row)
         for row, example in enumerate(examples)
         for place, target in enumerate(example.targets)
     ]

@@ -50,10 +50,13 @@ def encode(
     """
     _require_labels(rows, task)
     labels = {name: number for number, name in enumerate(task.labels)}
-    prompt, examples = task.prompt_for(mode), []
+    prompt, examples, closing = task.prompt_for(mode), [], _closing(tokenizer)
     for row in rows:
-        if prompt:
-            encoded = tokenizer(rendered(row, prompt, tokenizer, max_length))
+        if mode == "autoregressive":
+            ids = tokenizer(rendered(row, prompt, tokenizer, max_length, None))["input_ids"]
+            encoded = {"input_ids": ids[: len(ids) - closing]}
+        elif prompt:
+            encoded = tokenizer(rendered(row, prompt, tokenizer, max_length, tokenizer.mask_token))
         else:
             encoded = tokenizer(row["sentence1"], row.get("sentence2"), truncation=True, max_length=max_length)
         position = _position(encoded["input_ids"], tokenizer, mode, task.name)
@@ -70,13 +73,22 @@ def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
 def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """The token id that stands for each label, in order.
 
-    Words follow a space, as in running text.  Raises ModelError, of all labels at once, if one isn't a single known token
+    Words follow a space, as in running text, or the line break before a causal template's {mask}.
+    Raises ModelError, of all labels at once, if one isn't a single known token
     or two share a token.
     """
-    spaced = [_space(tokenizer) + prompt.verbalizer[label] for label in labels]
-    words = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in spaced]
+    words = [_word(prompt, label, tokenizer) for label in labels]
     _require_words(dict(zip(labels, words, strict=True)), prompt, tokenizer, most=1)
     return [word for [word] in words]
+
+
+def _word(prompt: Prompt, label: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    word, between = prompt.verbalizer[label], prompt.template.removesuffix("{mask}")[-1:]
+    if prompt.template.endswith("{mask}") and between.isspace() and between != " ":
+        # tokenized behind it: some tokenizers put a space before every text
+        before, whole = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (between, between + word))
+        return whole[len(before) :]
+    return tokenizer(_space(tokenizer) + word, add_special_tokens=False)["input_ids"]
 
 
 def _space(tokenizer: "PreTrainedTokenizerBase") -> str:
@@ -116,12 +128,23 @@ def _position(ids: list[int], tokenizer: "PreTrainedTokenizerBase", mode: str, t
     return ids.index(tokenizer.mask_token_id)
 
 
-def rendered(row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_length: int, beside: int = 0) -> str:
-    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens, `beside` of them taken."""
+def _closing(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """How many special tokens, such as </s> or [SEP], the tokenizer puts behind each text, where a causal model is to go on."""
+    bare, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    starts = [start for start in range(len(whole)) if whole[start : start + len(bare)] == bare]
+    return len(whole) - len(bare) - starts[0] if bare and starts else 0
+
+
+def rendered(
+    row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_length: int, mask: str | None, beside: int = 0
+) -> str:
+    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens, `beside` of them taken.
+
+    `mask` stands for {mask}, and nowhere else; None for causal models, whose template ends there.
+    """
     texts = {field: (row.get(field) or "").strip() for field in FIELDS}
-    if tokenizer.mask_token:
-        texts = {field: text.replace(tokenizer.mask_token, "") for field, text in texts.items()}
-    mask = tokenizer.mask_token or ""
+    if mask:
+        texts = {field: text.replace(mask, "") for field, text in texts.items()}
     while True:
         whole = _fill(prompt.template, texts, mask)
         excess = len(tokenizer(whole)["input_ids"]) + beside - max_length
@@ -134,10 +157,10 @@ def rendered(row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", ma
         texts[longest] = _cut(texts[longest], excess, tokenizer)
 
 
-def _fill(template: str, texts: dict[str, str], mask: str) -> str:
-    if not mask and template.endswith("{mask}"):  # causal: the label word, with its space, comes next
-        template = template.removesuffix("{mask}").rstrip()
-    values = {**texts, "mask": mask}
+def _fill(template: str, texts: dict[str, str], mask: str | None) -> str:
+    if mask is None:  # causal: the label word, with the last space before it, comes next
+        template = template.removesuffix("{mask}").removesuffix(" ")
+    values = {**texts, "mask": mask or ""}
     # not str.format, so that braces in a user's text stay text
     parts = string.Formatter().parse(template)
     return "".join(literal + (values[name] if name else "") for literal, name, _, _ in parts)
@@ -171,11 +194,11 @@ def encode_completions(
         return _plain(rows, task, tokenizer, max_length)
     words = dict(zip(task.labels, label_completions(task.causal_prompt, task.labels, tokenizer), strict=True))
     _require_labels(rows, task)
-    beside = max(map(len, words.values())) - 1
+    beside, closing = max(map(len, words.values())) - 1, _closing(tokenizer)
     examples = []
     for row in rows:
-        ids = tokenizer(rendered(row, task.causal_prompt, tokenizer, max_length, beside))["input_ids"]
-        examples.append(_example(ids, words[row["label"]]))
+        ids = tokenizer(rendered(row, task.causal_prompt, tokenizer, max_length, None, beside))["input_ids"]
+        examples.append(_example(ids[: len(ids) - closing], words[row["label"]]))
     return examples
 
 
@@ -183,30 +206,28 @@ def label_completions(
     prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
 ) -> list[tuple[int, ...]]:
     """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
-    closed = [_closed(_space(tokenizer) + prompt.verbalizer[label], tokenizer) for label in labels]
-    # an end token may serve as the unknown one, and is no part of the word
-    ends = len(_end(tokenizer))
-    words = {label: ids[: len(ids) - ends] for label, ids in zip(labels, closed, strict=True)}
+    words = {label: _word(prompt, label, tokenizer) for label in labels}
     _require_words(words, prompt, tokenizer)
-    return closed
+    return [(*ids, *_end(tokenizer)) for ids in words.values()]
 
 
 def _plain(
     rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
 ) -> list[Example]:
     """Rows of prompts (sentence1) and completions (label)."""
-    examples, too_long, space = [], [], _space(tokenizer)
+    examples, too_long, space, closing = [], [], _space(tokenizer), _closing(tokenizer)
     for row in rows:
         prompt, completion = row["sentence1"].rstrip(" "), row["label"].strip(" ").rstrip()
         # one space between, or the line break that one of them brings
         between = "" if prompt[-1:].isspace() or completion[:1].isspace() else space
         ids = _closed(between + completion, tokenizer)
         encoded = tokenizer(prompt, return_special_tokens_mask=True)
+        read = encoded["input_ids"][: len(encoded["input_ids"]) - closing]
         first = [*encoded["special_tokens_mask"], 0].index(0)
-        excess = max(0, len(encoded["input_ids"]) + len(ids) - 1 - max_length)
-        if first + excess >= len(encoded["input_ids"]):
+        excess = max(0, len(read) + len(ids) - 1 - max_length)
+        if first + excess >= len(read):
             too_long.append((len(ids), completion))
-        cut = encoded["input_ids"][:first] + encoded["input_ids"][first + excess :]
+        cut = read[:first] + read[first + excess :]
         examples.append(_example(cut, ids))
     if too_long:
         length, text = max(too_long)

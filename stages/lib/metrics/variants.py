@@ -4,6 +4,8 @@ PRETRAINED = "pretrained"
 FINETUNED = "finetuned"
 MOVEMENT_GRAFTED = "movement_grafted"
 GRAFTED = "grafted"
+# the graft of its whole region, the most that one in it can do
+WHOLE_REGION = "whole region (100 %)"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 
 # The controls of a graft's calibration, both fitted on dev: the fine-tuned model at one temperature, and all

@@ -29,8 +29,6 @@ CLASSES = {
     "autoregressive": "AutoModelForCausalLM",
     "generative": "AutoModelForCausalLM",
 }
-# model types whose classifier reuses a pretrained part of their masked-LM head
-PREDICTION_HEADS = {"modernbert": "head."}
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,6 @@ class ModelSpec:
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 
-def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> ModelSpec:
-    """Names, groups and shapes of a live model; raises ModelError if its blocks can't be identified."""
-    return ModelSpec(name, source, revision, mode, parameter_groups(model, mode), shapes_of(model))
-
-
 def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
     """Shapes of a model's parameters by name."""
     return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
@@ -101,31 +94,6 @@ def read_anatomy(folder: Path) -> ModelSpec:
         ) from None
 
 
-def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
-    """Name of every parameter -> group, in the model's own order.
-
-    layers: the repeated blocks; embeddings: everything else of the backbone that comes before them, and other embeddings of
-    it, such as those of relative positions; pooler: the backbone's pooler; lm_head: final norm and vocabulary head, or
-    what a classifier reuses of it; head: the new classifier of standard fine-tuning.  Raises ModelError if the blocks can't be identified.
-    """
-    backbone, blocks = model.base_model_prefix + ".", _blocks_prefix(model)
-    # the first that fits
-    prefixes: list[tuple[str, str | tuple[str, ...]]] = [
-        (LAYERS, blocks),
-        (POOLER, f"{backbone}pooler."),
-        (EMBEDDINGS, _embedding_prefixes(model, blocks)),
-        (LM_HEAD, (backbone, PREDICTION_HEADS.get(model.config.model_type, backbone))),
-        (HEAD if mode == "standard" else LM_HEAD, ""),
-    ]
-    return {name: next(group for group, prefix in prefixes if name.startswith(prefix)) for name in named_weights(model)}
-
-
-def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
-    """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
-    if tokens > (words := len(model.get_input_embeddings().weight)):
-        raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
-
-
 def most_tokens(model: "PreTrainedModel") -> int | None:
     """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
     from torch.nn import Embedding
@@ -136,36 +104,6 @@ def most_tokens(model: "PreTrainedModel") -> int | None:
         return None
     padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
     return model.config.max_position_embeddings - (0 if padding is None else padding + 1)
-
-
-def _blocks_prefix(model: "PreTrainedModel") -> str:
-    from torch.nn import ModuleList  # reading the file needs no torch
-
-    counts = block_counts(model)
-    lists = [name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) in counts]
-    if not lists:
-        raise ModelError(f"{type(model).__name__}: no list of {counts[0]} layers found, so there is no region to graft")
-    return min(lists, key=len) + "."
-
-
-def block_counts(model: "PreTrainedModel") -> tuple[int | None, int | None]:
-    """How many blocks a model may have: its layers, or, as ALBERT, the groups of layers that it runs several times."""
-    layers, groups = (getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups"))
-    return layers, groups
-
-
-def _embedding_prefixes(model: "PreTrainedModel", blocks: str) -> tuple[str, ...]:
-    """Modules of the backbone that stand before the blocks, token, position and type embeddings, their norm, or are embeddings."""
-    from torch.nn import Embedding
-
-    inside = model.base_model.named_modules(prefix=model.base_model_prefix)
-    before = [f"{name}." for name, part in inside if isinstance(part, Embedding)]
-    path = blocks.rstrip(".").split(".")
-    for depth in range(min(1, len(path) - 1), len(path)):
-        parent = ".".join(path[:depth])
-        children = [name for name, _ in model.get_submodule(parent).named_children()]
-        before += [f"{parent}.{name}.".removeprefix(".") for name in children[: children.index(path[depth])]]
-    return tuple(before)
 
 
 def named_weights(model: "Module") -> dict[str, "Parameter"]:

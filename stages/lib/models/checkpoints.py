@@ -4,7 +4,7 @@ Files are mapped, so that what is read of them is no memory of this process that
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from ..digest import require_listed
 from ..errors import ModelError, one_line
 from ..grafting.select import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, named_weights, shapes_of
-from .loading import MADE_ANEW, POOLERS, load_config, quiet_transformers
+from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, most_tokens, named_weights, shapes_of
+from .loading import MADE_ANEW, POOLERS, is_dropout, load_config, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ FLOATS = ("F32", "BF16", "F16")
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 MOST_NAMED = 3
-# settings of a config that change no shape, but what is computed
-ARITHMETIC = re.compile(
-    "n_heads?$|num_attention_heads|num_key_value_heads|head_dim|rope|rotary|theta|hidden_act|activation_function|_eps|epsilon"
-    "|position_embedding_type|relative_attention|pos_att_type|is_decoder|scale|scaling|multiplier|softcap|sliding_window"
-    "|layer_types|alibi|parallel|experts_per_tok|norm_topk"
+# settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
+# tensors show, where a text begins and ends, and what training alone looks at
+HARMLESS = re.compile(
+    "(vocab_size|max_position_embeddings|n_positions|tie_word_embeddings|(pad|bos|eos|sep|cls|mask|unk)_(token_)?(id|index)"
+    "|max_window_layers|use_cache|initializer_\\w+|init_\\w+|layerdrop|output_\\w+|router_aux_loss_coef|router_jitter_noise"
+    "|gradient_checkpointing|pretraining_tp)$"
 )
 
 
@@ -87,10 +88,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Named:
-    """A checkpoint under the names of the class that it is loaded as; `stored` leads from these to those in its files."""
+    """A checkpoint under the names of the class that it is loaded as; `stored` leads from these to those in its files.
+
+    Its values are rounded to the types of `rounded_as`, if there is one: one saved in a narrower type was rounded so.
+    """
 
     checkpoint: Checkpoint
     stored: dict[str, str]
+    rounded_as: "Named | None" = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, names: Iterable[str], prefix: str) -> "Named":
@@ -99,8 +104,9 @@ class Named:
         return cls(checkpoint, {name: stored for name, stored in found.items() if stored})
 
     def read(self, name: str) -> Tensor:
-        """A tensor in its own dtype, mapped."""
-        return self.checkpoint.read(self.stored[name])
+        """A tensor in its own dtype, mapped, or rounded."""
+        values, other = self.checkpoint.read(self.stored[name]), self.rounded_as
+        return values.to(other.read(name).dtype) if other and name in other.stored else values
 
     def values(
         self, look: Callable[[str], object] = lambda _: None, device: "torch.device | str" = "cpu"
@@ -211,6 +217,12 @@ def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "P
         raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error
 
 
+def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
+    """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
+    names = named_weights(model)
+    return [name for name in names if name not in Named.of(checkpoint, names, model.base_model_prefix).stored]
+
+
 def fitted(
     checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: ModelSpec
 ) -> tuple[Named, "PreTrainedModel", list[str]]:
@@ -219,8 +231,9 @@ def fitted(
     title, theirs = checkpoint.title, shapes_of(other)
     side = Named.of(checkpoint, theirs, other.base_model_prefix)
     problems = side.problems(theirs) + untied(side, other)
-    problems += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in _differences(anatomy, theirs)]
-    if changed := _arithmetic(model, other):
+    differences = _differences(anatomy, theirs)
+    problems += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
+    if not differences and (changed := _arithmetic(model, other)):
         which = f"computes otherwise than {anatomy.name}, which no graft can carry"
         problems.append(f"{title}: {which}: its config.json has {changed}")
     return side, other, problems
@@ -234,10 +247,28 @@ def unread(side: Named, model: "PreTrainedModel") -> list[str]:
 
 
 def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
-    """Settings that change what a model of the same shapes computes and that differ: "rope_theta 5000 and not 10000"."""
-    before, after = (model.config.to_dict() for model in (ours, theirs))
-    names = [name for name in before.keys() & after.keys() if ARITHMETIC.search(name) and before[name] != after[name]]
-    return listed([f"{name} {after[name]} and not {before[name]}" for name in sorted(names)])
+    """Settings by which two models of the same shapes may compute otherwise: "rope_theta 5000 and not 10000"."""
+    changes = _changes(*(model.config.to_dict() for model in (ours, theirs)), {*type(ours.config)().to_dict()})
+    # RoBERTa and its kin count positions from it
+    if most_tokens(ours) != most_tokens(theirs):
+        changes.append(f"pad_token_id {theirs.config.pad_token_id} and not {ours.config.pad_token_id}")
+    return listed(changes)
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], known: Collection[str]) -> list[str]:
+    """All known settings that differ and aren't known to be harmless, those of a config inside the config too."""
+    from transformers import PreTrainedConfig
+
+    changes, passed = [], PreTrainedConfig().to_dict().keys()
+    for name in sorted(before.keys() & after.keys() & {*known}):
+        one, other = before[name], after[name]
+        if one == other or name in passed or HARMLESS.match(name) or is_dropout(name, one):
+            continue
+        if isinstance(one, dict) and isinstance(other, dict) and "model_type" in one:
+            changes += [f"{name}.{line}" for line in _changes(one, other, one)]
+        else:
+            changes.append(f"{name} {other} and not {one}")
+    return changes
 
 
 def untied(side: Named, model: "PreTrainedModel") -> list[str]:

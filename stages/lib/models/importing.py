@@ -5,23 +5,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
-from ..runtime import seeded_torch
 from ..settings import ModelParams
 from .anatomy import (
     CLASSES,
     HEAD,
     LM_HEAD,
-    POOLER,
     ModelSpec,
-    anatomy_of,
     named_weights,
-    require_embeddings,
     write_anatomy,
 )
 from .checkpoints import FLOATS, Checkpoint, Named, listed
 from .loading import MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
 from .sources import commit_of
-from .visibility import SEEN, require_readable
+from .structure import anatomy_of, require_embeddings
+from .visibility import require_readable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -37,23 +34,21 @@ UNUSED = {
 def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec:
     """Write the model of `source` to `folder`, without a task head, and describe it.
 
-    Says so if it had a task head of its own, or other parts that this class doesn't read, or lacked a pooler, which is drawn.
+    Says so if it had a task head of its own, or other parts that this class doesn't read, or lacked a pooler.
     Raises ModelError if it lacks what the mode needs, such as a masked-LM head for prompts, or can't do what the mode asks for.
     """
     origin = settings.root if settings.source == "local" else settings.name
     try:
         config, tokenizer = load_config(source), load_tokenizer(source)
         _require_fit(settings, config, tokenizer)
-        with seeded_torch("model", settings.name):
-            model = load_model(source, settings.mode, new_head=True)
+        model = load_model(source, settings.mode, new_head=True)
         _require_numbers(source, model)
     except ModelError as error:
         raise ModelError(str(error).replace(str(source), origin)) from error
     revision = commit_of(source) or settings.revision
     anatomy = anatomy_of(model, settings.mode, settings.name, settings.source, revision)
     _require_whole(settings, model, anatomy.groups, len(tokenizer))
-    if require_readable(settings.name, model, settings.mode):
-        print(f"{settings.name}: {SEEN} runtime.batch_tokens")
+    require_readable(settings.name, model, settings.mode, tokenizer.pad_token_id)
     head = anatomy.names([HEAD])
     if {*head} - {*model.missing_tensors}:
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
@@ -102,19 +97,15 @@ def _unused(names: list[str]) -> str:
 
 
 def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:
-    """Raise ModelError if the weights lack more than what stands between the backbone and a new head, or tokens have no embedding."""
-    new = [name for name in model.missing_tensors if groups.get(name) != HEAD]
-    backbone = f"{model.base_model_prefix}."
-    drawn = [name for name in new if groups.get(name) == POOLER or not name.startswith(backbone)]
-    if missing := [name for name in new if settings.mode != "standard" or name not in drawn]:
+    """Raise ModelError if the weights lack more than what is new with each task, or tokens have no embedding."""
+    lacking = {name: groups.get(name) for name in model.missing_tensors}
+    if missing := [name for name, group in lacking.items() if group != HEAD]:
         part = "a language-model head" if groups.get(missing[0]) == LM_HEAD else "all parameters of this class"
         raise ModelError(
             f"{settings.name}: the checkpoint doesn't have {part} (for instance {missing[0]}), which model.mode={settings.mode} needs"
         )
-    if drawn:
-        group = groups[drawn[0]]
+    if inside := [name for name in lacking if name.startswith(f"{model.base_model_prefix}.")]:
         print(
-            f"{settings.name}: the checkpoint doesn't have {', '.join(drawn)}, which are drawn at random; they are the group "
-            f"{group}, which finetune.train has to list for them to be trained"
+            f"{settings.name}: the checkpoint doesn't have {', '.join(inside)}, which are part of each task's new head"
         )
     require_embeddings(settings.name, model, tokens)

@@ -10,36 +10,20 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
-from ..data.batching import Batch, collate
+from ..data.batching import Batch
 from ..data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import ModelSpec, most_tokens, named_weights, parameter_groups, read_anatomy
+from .anatomy import ModelSpec, most_tokens, named_weights, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
+from .structure import parameter_groups
+from .visibility import Reader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from transformers.modeling_outputs import BaseModelOutput
-
-
-class PositionSelector:
-    """A forward hook that keeps only the hidden states at the positions that are read, or all while no batch is set.
-
-    It holds no reference to the LabelModel: the cycle would keep the weights in memory until garbage collection.
-    """
-
-    def __init__(self) -> None:
-        self.batch: Batch | None = None
-
-    def __call__(self, _module: Module, _inputs: object, output: "BaseModelOutput") -> "BaseModelOutput":
-        """The output of the backbone, narrowed."""
-        if self.batch is not None:
-            output.last_hidden_state = output.last_hidden_state[self.batch.rows, self.batch.positions].unsqueeze(1)
-        return output
 
 
 class LabelModel:
@@ -63,15 +47,10 @@ class LabelModel:
     ) -> None:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
-        self._narrowing = PositionSelector()
-        # no cache of keys and values is needed
-        self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
+        self._reader = Reader(self.model, mode, tokenizer.pad_token_id)
         prompt = task.prompt_for(mode)
         if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
-        if mode != "standard":
-            model.base_model.register_forward_hook(self._narrowing)
-        model.config.pad_token_id = tokenizer.pad_token_id
 
     @classmethod
     def load(
@@ -131,18 +110,12 @@ class LabelModel:
 
     def batch(self, examples: list[Example]) -> Batch:
         """Pad examples into one batch on the model's device."""
-        return collate(examples, self.tokenizer.pad_token_id, self.runtime.device)
+        return self._reader.batch(examples)
 
     def logits(self, batch: Batch) -> Tensor:
         """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
-        self._narrowing.batch = batch
-        try:
-            with self.runtime.autocast():
-                logits = self.model(**batch.inputs, **self._options).logits
-        finally:
-            self._narrowing.batch = None  # the next call may be for another task
-        if self.mode != "standard":
-            logits = logits[:, 0]
+        with self.runtime.autocast():
+            logits = self._reader.logits(batch)
         if self.mode in ("prompt", "autoregressive"):
             logits = logits.index_select(1, self._word_ids)
         return logits.float()

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..digest import list_files, require_listed
 from ..errors import ModelError, one_line
-from .anatomy import CLASSES, HEAD, SOME_LABELS, parameter_groups
+from .anatomy import CLASSES, HEAD, SOME_LABELS
+from .structure import parameter_groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -56,7 +57,7 @@ def load_model(
     options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (_label_options(labels) if mode == "standard" else {})
     safely = FROM_FOLDER | {"use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
-        options |= {key: dropout for key, value in load_config(folder).to_dict().items() if _is_dropout(key, value)}
+        options |= {key: dropout for key, value in load_config(folder).to_dict().items() if is_dropout(key, value)}
     try:
         model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
             folder, output_loading_info=True, **safely, **options
@@ -71,7 +72,7 @@ def load_model(
     return model.eval()
 
 
-def _is_dropout(key: str, value: object) -> bool:
+def is_dropout(key: str, value: object) -> bool:
     """True for null, too, which stands for another one of the config; ESM's token_dropout is a switch."""
     return key.endswith(DROPOUTS) and isinstance(value, float | int | None) and not isinstance(value, bool)
 

@@ -1,5 +1,6 @@
 """One backbone that several tasks read: multi-task training, continual learning, merged models."""
 
+import copy
 from pathlib import Path
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from .label_model import LabelModel, train_only
 class SharedModel:
     """`views`: task -> the LabelModel that reads the shared weights for it.
 
-    standard: each task has a head of its own on one backbone.  prompt and autoregressive: one model
+    standard: each task has a head of its own, perhaps with a pooler, on one backbone.  prompt and autoregressive: one model
     with one vocabulary head, and each task has its label words.  What is put into one view's shared
     weights, all views see.
     """
@@ -32,7 +33,7 @@ class SharedModel:
         for task in tasks[1:]:
             if first.mode == "standard":
                 views[task.name] = LabelModel.load(folder, task, settings, runtime, dropout)
-                setattr(views[task.name].model, first.model.base_model_prefix, first.model.base_model)
+                _share_backbone(first, views[task.name])
             else:
                 views[task.name] = LabelModel(first.model, first.tokenizer, task, first.mode, first.max_length, runtime)
         return cls(views)
@@ -62,3 +63,14 @@ class SharedModel:
     def train_only(self, names: set[str]) -> dict[str, Tensor]:
         """Let gradients flow to these parameters alone, by the names of `parameters`; gives them, live."""
         return train_only(self.parameters(), names)
+
+
+def _share_backbone(first: LabelModel, view: LabelModel) -> None:
+    """Let a view read the backbone of the first one, but for the modules in it that are part of the head."""
+    prefix, backbone = first.model.base_model_prefix, first.model.base_model
+    paths = (name.split(".") for name, group in first.groups().items() if group == HEAD)
+    own = {path[1]: view.model.base_model.get_submodule(path[1]) for path in paths if path[0] == prefix}
+    if own:
+        backbone = copy.copy(backbone)
+        backbone._modules = {**backbone._modules, **own}
+    setattr(view.model, prefix, backbone)

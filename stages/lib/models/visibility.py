@@ -1,72 +1,139 @@
-"""Whether a model sees later words, or the padding beside a text; measured on the model itself."""
+"""What a model reads, measured on short texts: the words after a position, and what stands beside a text in its batch."""
 
+import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
-from ..errors import ModelError, one_line
+from ..data.batching import Batch, collate
+from ..data.encoding import Example
+from ..errors import ModelError
 from .anatomy import CLASSES
+from .probing import TOKENS, run_of, some_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.modeling_outputs import BaseModelOutput
 
-TOKENS, PADS = 12, 6
-# relative to the largest value of a state: float32 in another order of sums is off by about 1e-6
-ALIKE = 1e-3
-SEEN = "its output for a text depends on the padding in the batch, so scores change with"
+# tokens of the shorter one of two texts
+SHORT = 7
+# relative to the largest logit: float32 in another order of sums is off by less than 1e-6, narrower types by a few hundredths
+ALIKE, ROUGHLY_ALIKE = 1e-4, 0.1
+
+_LEFT: WeakKeyDictionary[Module, dict[str, bool]] = WeakKeyDictionary()
 
 
-def require_readable(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> bool:
-    """Raise ModelError if a model can't run a short text, or sees the word that its mode predicts; returns whether it sees padding.
+class PositionSelector:
+    """A forward hook that leaves of the hidden states those that a batch is read at, and all while there is no batch.
 
-    `setting` is what users write before a mode.  In bfloat16, whose rounding hides it, the answer is False.
+    It does not know the model, which would else live on in a cycle, weights and all, until Python looks for cycles.
     """
-    causal = CLASSES[mode] == CLASSES["autoregressive"]
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+    def __call__(self, _module: Module, _inputs: object, output: "BaseModelOutput") -> "BaseModelOutput":
+        """The output of the backbone, narrowed."""
+        if self.batch is not None:
+            output.last_hidden_state = output.last_hidden_state[self.batch.rows, self.batch.positions].unsqueeze(1)
+        return output
+
+
+class Reader:
+    """The logits of a model at the positions of a batch, and on which side its batches are padded.
+
+    The vocabulary head runs at these positions alone.  Raises ModelError if a text is read otherwise in a batch than by itself.
+    """
+
+    def __init__(self, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
+        self.model, self.mode, self.pad_id = model, mode, pad_id
+        self._selector = PositionSelector()
+        # what a decoder would keep to write on from has no use here
+        self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
+        self._takes = inspect.signature(model.forward).parameters
+        model.config.pad_token_id = pad_id
+        if mode != "standard" and (backbone := run_of(model).backbone):
+            model.get_submodule(backbone).register_forward_hook(self._selector)
+        known = _LEFT.setdefault(model, {})
+        if mode not in known:
+            known[mode] = self._measure_side()
+        self.left = known[mode]
+
+    def batch(self, examples: list[Example]) -> Batch:
+        """Pad examples into one batch on the model's device, without segments for a model that has no use for them."""
+        batch = collate(examples, self.pad_id, self.model.device, self.left)
+        inputs = {name: values for name, values in batch.inputs.items() if name in self._takes}
+        return replace(batch, inputs=inputs)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits of the class, (B, labels), or over the vocabulary at each position that is read."""
+        self._selector.batch = batch
+        try:
+            logits = self.model(**batch.inputs, **self._options).logits
+        finally:
+            self._selector.batch = None  # the same model may be read by another task next
+        return logits if self.mode == "standard" else logits[:, 0]
+
+    def _measure_side(self) -> bool:
+        """True if texts have to be padded on the left: where a batch of two says what each says alone, by the plain class."""
+        words = some_words(self.model).tolist()
+        ids = [words, words[:SHORT]]
+        examples = [Example(part, None, 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
+        alone = torch.cat([self._plain(example) for example in examples])
+        for left in (False, True):
+            self.left = left
+            if not _differ(alone, self._said(examples)):
+                return left
+        raise ModelError(
+            f"is a model of the kind {self.model.config.model_type} that says something else of a text beside others in a batch, "
+            "padded on whichever side, than of the text alone, so no score of it would hold; take another kind of model"
+        )
+
+    @torch.no_grad()
+    def _plain(self, example: Example) -> Tensor:
+        ids = torch.tensor([example.input_ids], device=self.model.device)
+        logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), **self._options).logits
+        return logits if self.mode == "standard" else logits[:, example.position]
+
+    @torch.no_grad()
+    def _said(self, examples: list[Example]) -> Tensor:
+        return self.logits(self.batch(examples))
+
+
+def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
+    """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
+    require_causal(name, model, mode)
+    before = model.config.pad_token_id
     try:
-        early, padded = causal and sees_later_words(model), sees_padding(model)
-    # models raise any kind of error for texts that they can't run
-    except Exception as error:
-        raise ModelError(f"{name}: can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
-    if early:
+        Reader(model, mode, pad_id)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    finally:
+        model.config.pad_token_id = before
+
+
+def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
+    """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
+    if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
         raise ModelError(
             f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
             f"no next one to predict with {setting}{mode}; use {setting}prompt or {setting}standard"
         )
-    return padded and model.dtype == torch.float32
-
-
-def sees_later_words(model: "PreTrainedModel") -> bool:
-    """True if another word all along the second half of a text changes the model's output for the first half."""
-    words, half = _some_words(model), TOKENS // 2
-    changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
-    return _differ(_states(model, words)[:half], _states(model, changed)[:half])
-
-
-def sees_padding(model: "PreTrainedModel") -> bool:
-    """True if the model's output for a text depends on the padding behind it, although that is masked."""
-    words = _some_words(model)
-    padding = getattr(model.config, "pad_token_id", None) or 0
-    padded = torch.cat([words, words.new_full((PADS,), padding)])
-    alone = _states(model, words)
-    return _differ(alone, _states(model, padded, PADS)[: len(alone)])
-
-
-def _some_words(model: "PreTrainedModel") -> Tensor:
-    """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,)."""
-    vocabulary = range(len(model.get_input_embeddings().weight))
-    padding = getattr(model.config, "pad_token_id", None)
-    words = [word for word in vocabulary[-TOKENS - 1 :] if word != padding]
-    return torch.tensor([words[place % len(words)] for place in range(-TOKENS, 0)], device=model.device)
 
 
 @torch.no_grad()
-def _states(model: "PreTrainedModel", words: Tensor, masked: int = 0) -> Tensor:
-    """The last hidden state of each position, shape (positions, width); the last `masked` words are masked."""
-    mask = torch.ones_like(words)
-    mask[len(words) - masked :] = 0
-    return model.base_model(input_ids=words[None], attention_mask=mask[None]).last_hidden_state[0]
+def sees_later_words(model: "PreTrainedModel") -> bool:
+    """True if another word all along the second half of a text changes the model's output for the first half."""
+    words, half = some_words(model), TOKENS // 2
+    changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
+    first, second = (model(input_ids=ids[None]).logits[0, :half] for ids in (words, changed))
+    return _differ(first, second)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() > ALIKE * one.abs().max())
+    most = ALIKE if one.dtype == torch.float32 else ROUGHLY_ALIKE
+    return one.shape != other.shape or bool((one - other).abs().max() > most * one.abs().max())

@@ -11,8 +11,9 @@ from torch import Tensor
 from ..errors import MaskError, ModelError
 from ..grafting.region import Tensors
 from ..grafting.select import LazyTensors
-from ..models.anatomy import CLASSES, FILE, ModelSpec, anatomy_of, read_anatomy
-from ..models.checkpoints import Checkpoint, Named, skeleton, untied
+from ..models.anatomy import CLASSES, FILE, ModelSpec, read_anatomy
+from ..models.checkpoints import Checkpoint, Named, lacking, skeleton, untied
+from ..models.structure import anatomy_of
 from .patch_file import GraftFile
 from .paths import CONFIG
 
@@ -94,7 +95,10 @@ def open_base(folder: Path, graft: GraftFile) -> Base:
         anatomy = read_anatomy(folder)
     else:
         model = skeleton(checkpoint, mode)
-        anatomy, prefix = anatomy_of(model, mode, folder.name, checkpoint.source, None), model.base_model_prefix
+        anatomy, prefix = (
+            anatomy_of(model, mode, folder.name, checkpoint.source, None, lacking(checkpoint, model)),
+            model.base_model_prefix,
+        )
         model.config.update({"architectures": [type(model).__name__], "dtype": "float32"})
         config = json.loads(model.config.to_json_string())
         others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()

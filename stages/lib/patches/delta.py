@@ -7,7 +7,7 @@ new head go along whole, as modules to save; biases of linear layers can't be he
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import nextafter
 from pathlib import Path
@@ -111,12 +111,20 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
         "inference_mode": True,
         "sparsity": sparsity,
         "target_modules": [name.removesuffix(".weight") for name in linear],
-        "modules_to_save": [*dict.fromkeys([*norms, *(name.split(".")[0] for name in patch.stored.head)])] or None,
+        "modules_to_save": [*dict.fromkeys([*norms, *_head_modules(patch)])] or None,
     }
     write_json(folder / CONFIG, config)
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
     held = f"{sum(map(len, deltas.values.values())):,} values in {len(linear)} linear weights, {len(norms)} norms whole"
     return f"{held}; {deltas}" + (f"; left out: {missing}" if left else "")
+
+
+def _head_modules(patch: GraftFile) -> Iterator[str]:
+    """The modules that a new head is made of: the outermost ones with nothing else in them."""
+    for name in patch.stored.head:
+        parts = name.split(".")
+        around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
+        yield next(part for part in around if not any(other.startswith(f"{part}.") for other in patch.region.shapes))
 
 
 def common_sparsity(sizes: list[tuple[int, int]]) -> float:

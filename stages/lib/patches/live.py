@@ -120,9 +120,9 @@ def _set_config(model: nn.Module, config: dict[str, Any]) -> None:
 
 def _places(patch: GraftFile, model: nn.Module) -> Places:
     """The target of each value; raises MaskError unless this is the base model of the patch, of its class."""
-    weights, inside = named_weights(model), f"{getattr(model, 'base_model_prefix', '')}."
-    new_head = patch.use.auto_class == CLASSES["standard"]
-    head = {name: weight for name, weight in weights.items() if new_head and not name.startswith(inside)}
+    weights, new_head = named_weights(model), patch.use.auto_class == CLASSES["standard"]
+    # what the base model has no values of, whatever it is a part of
+    head = {name: weight for name, weight in weights.items() if new_head and name not in patch.region.shapes}
     known = {name: weight for name, weight in weights.items() if name not in head}
     for name, weight in known.items():
         if weight.is_meta or not weight.is_floating_point():

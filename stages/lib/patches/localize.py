@@ -126,7 +126,7 @@ def _find(work: LocalizeContext) -> FoundMask:
     request, pair = work.request, work.pair
     with work.peak.progress("localize", len(work.region.shapes), "tensor") as step:
         generator = draws(request.localizer, work.task.name, request.seed)
-        evidence = from_tensors(work.region, pair.base.values(), pair.finetuned.values(step), generator)
+        evidence = from_tensors(work.region, pair.rounded_base.values(), pair.finetuned.values(step), generator)
         return find_mask(request.localizer, evidence, work.settings, work.budget)
 
 
@@ -160,6 +160,7 @@ def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:
         lines.append(
             f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
         )
+    lines += work.pair.rounding
     if left := work.pair.unread:
         reason = "Not read, as no model of its class computes with it"
         lines.append(f"{reason}: {listed(left)} of {work.request.finetuned}.")

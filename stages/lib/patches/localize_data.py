@@ -10,16 +10,17 @@ from ..data.rows import BITS, Row, bare, content, rank
 from ..data.tables import build_table, describe_dropped, dropped_in
 from ..data.tasks import TaskSpec
 from ..errors import DataError
+from ..grafting.mask import GraftMask
 from ..localizers.evidence import counted
 from ..localizers.registry import FoundMask, find_mask
 from ..metrics.scores import score_rows
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
-from ..models.visibility import SEEN, require_readable
+from ..models.visibility import require_causal
 from ..runtime import start
 from ..settings import ModelParams, RuntimeParams
 from .card import Scores
@@ -35,33 +36,34 @@ MOST = 2**26
 
 
 def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]:
-    """The mask by the localizer that was asked for, the scores of all three models on the test rows, and lines on the rows.
+    """The mask by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
 
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
     rows, lines = split_rows(work)
     pair, request = work.pair, work.request
     model = _load(work)
-    if require_readable(request.finetuned, model.model, pair.mode, "--mode "):
-        lines.append(f"{request.finetuned}: {SEEN} --batch-tokens")
+    require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
-    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3)
+    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=4)
     with evaluation.progress("score"):
         evaluation.predict(FINETUNED)
         model.put(before)
         evaluation.predict(PRETRAINED)
         with work.peak.progress("localize", None, "example") as step:
-            evidence = evidence_about(model, work.region, before, after, rows["train"], words)
+            rounded = pair.rounded_base.values(work.peak.look, model.runtime.device)
+            evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
             noted = counted(evidence, len(rows["train"]), step)
             found = find_mask(request.localizer, noted, work.settings, work.budget)
-        evidence.put_graft(found.mask)
-        evaluation.predict(GRAFTED)
+        for name, mask in ((GRAFTED, found.mask), (WHOLE_REGION, GraftMask.full(work.region))):
+            replace(evidence, pretrained=before).put_graft(mask)
+            evaluation.predict(name)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED) if scored}, lines
+    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION) if scored}, lines
 
 
 def _load(work: LocalizeContext) -> LabelModel:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -10,9 +10,21 @@ from torch import Tensor
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
-from ..models.anatomy import CLASSES, ModelSpec, anatomy_of, most_tokens, require_embeddings
-from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, skeleton, unread, untied
+from ..models.anatomy import CLASSES, ModelSpec, most_tokens
+from ..models.checkpoints import (
+    Checkpoint,
+    Named,
+    fitted,
+    labels_of,
+    lacking,
+    listed,
+    mode_of,
+    skeleton,
+    unread,
+    untied,
+)
 from ..models.loading import load_tokenizer
+from ..models.structure import anatomy_of, require_embeddings
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,21 @@ class Pair:
     unread: list[str]
 
     @property
+    def rounded_base(self) -> Named:
+        """The base in the types of the fine-tuned one, by which alone it was moved: rounding is no movement."""
+        return replace(self.base, rounded_as=self.finetuned)
+
+    @property
+    def rounding(self) -> list[str]:
+        """A line on that, if the fine-tuned one was saved in a narrower type."""
+        if "F32" not in self.base.types or "F32" in self.finetuned.types:
+            return []
+        title, types = self.base.checkpoint.title, " and ".join(sorted(self.finetuned.types))
+        return [
+            f"Compared with {title} rounded to {types}, as {self.finetuned.checkpoint.title} was saved: rounding is no movement."
+        ]
+
+    @property
     def mode(self) -> str:
         """The reading of labels off the fine-tuned one: `model.mode`."""
         return self.anatomy.mode
@@ -45,7 +72,7 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     model, tokenizer = skeleton(before, mode), load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
     name = before.title if before.source == "hub" else before.folder.resolve().name
-    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revisions[0])
+    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revisions[0], lacking(before, model))
     named = Named.of(before, anatomy.pretrained, model.base_model_prefix)
     tuned, other, misfits = fitted(after, len(labels), model, anatomy)
     problems = named.problems(anatomy.pretrained) + untied(named, model) + misfits
@@ -80,7 +107,7 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
     Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
     squares: Counter[str] = Counter()
-    both = [pair.base, pair.finetuned]
+    both = [pair.rounded_base, pair.finetuned]
     strange: list[dict[str, None]] = [{}, {}]
     for name in pair.finetuned.stored:
         # a new head stands in the fine-tuned one alone
@@ -110,5 +137,5 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
 
 def carried(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
     """The sum of the squared distances that the selected parameters moved."""
-    before = {name: pair.base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
+    before = {name: pair.rounded_base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     return sum(float((values[name].float() - start.float()).double().square().sum()) for name, start in before.items())

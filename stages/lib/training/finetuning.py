@@ -153,8 +153,7 @@ def train_point(
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
         train_head_first(model, encoded["train"], settings, plan, words)
-        # parameters that models/pretrained lacks, such as a pooler below a new head, are trained like a new head
-        weights = model.train_only(trained_names(groups, settings, only) | {*model.model.missing_tensors})
+        weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
         training = train(batches, weights, plan, hooks, only)
@@ -168,14 +167,16 @@ def train_head_first(
     if settings.head_first_steps:
         # the warm-up belongs to the steps that follow
         first = replace(plan, steps=settings.head_first_steps, warmup_steps=0)
-        train_head(model, examples, first, ("head_first", *words))
+        head = {name for name, group in model.groups().items() if group == HEAD}
+        train_head(model, head, examples, first, ("head_first", *words))
 
 
-def train_head(model: LabelModel, examples: list[Example], plan: TrainPlan, words: tuple[str, str, int]) -> Training:
-    """Train a new head alone; its purpose, the task and the seed are `words`, by which the order of the examples is drawn."""
-    head = model.train_only({name for name, group in model.groups().items() if group == HEAD})
+def train_head(
+    model: LabelModel, head: set[str], examples: list[Example], plan: TrainPlan, words: tuple[str, str, int]
+) -> Training:
+    """Train a new head alone, by the names of its parameters; purpose, task and seed are `words`, which draw the order."""
     batches = batches_of(model, examples, plan.batch_size, numpy_generator(*words))
-    return train(batches, head, plan, Hooks(resumes=True))
+    return train(batches, model.train_only(head), plan, Hooks(resumes=True))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:

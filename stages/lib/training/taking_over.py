@@ -35,7 +35,11 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     problems += [f"{checkpoint.title}: {line}" for line in unknown]
     if problems:
         raise ModelError("; ".join(problems))
-    values = {name: named.read(name).float() for name in named.stored}
+    values = {
+        name: _unrounded(values, named.read(name))
+        for name, values in model.parameters().items()
+        if name in named.stored
+    }
     if problems := named.not_finite(values):
         raise ModelError("; ".join(problems))
     model.put(values | in_order(named, anatomy, order))
@@ -92,6 +96,16 @@ def label_order(task: TaskSpec, theirs: list[str]) -> tuple[list[int], list[str]
         rename = f"task.{task.name}.relabel can rename them"
         return [], [f"its labels {hints} are not those of the task {task.name} ({', '.join(task.labels)}); {rename}"]
     return [known.index(label) for label in task.labels], []
+
+
+def _unrounded(before: Tensor, after: Tensor) -> Tensor:
+    """The fine-tuned values in float32, pretrained ones where these were but rounded to the type that they were saved in."""
+    before = before.detach().cpu()
+    return (
+        torch.where(before.to(after.dtype) == after, before, after.float())
+        if before.shape == after.shape
+        else after.float()
+    )
 
 
 def in_order(named: Named, anatomy: ModelSpec, order: list[int]) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from stages.lib.io import read_rows
 from stages.lib.metrics.predictions import dev_set
-from stages.lib.models.anatomy import HEAD
+from stages.lib.models.anatomy import HEAD, read_anatomy
 from stages.lib.models.evaluation import Evaluation
 from stages.lib.runtime import seeded_torch
 from stages.lib.settings import Params
@@ -26,10 +26,9 @@ def predict_refitted(evaluation: Evaluation, variant: str, seed: int, params: Pa
     chosen, words = chosen_point(task, seed), ("refit_head", task, seed)
     examples = model.encode(read_rows(paths.sample(task, seed, "train")))
     plan = plan_for(params.finetune, chosen["batch_size"], chosen["learning_rate"], steps)
-    groups, parameters = model.groups(), model.parameters()
-    head = {name: values.detach().clone() for name, values in parameters.items() if groups[name] == HEAD}
+    head = {name: model.parameters()[name].detach().clone() for name in read_anatomy(paths.PRETRAINED).names([HEAD])}
     with seeded_torch(*words):
-        training = train_head(model, examples, plan, words)
+        training = train_head(model, {*head}, examples, plan, words)
     evaluation.predict(variant, [task, dev_set(task)])
     model.put(head)
     return {"refit": {**chosen, "steps": steps, "rows": len(examples), "curve": training.curve}}

@@ -1,0 +1,95 @@
+"""A short text run through a model, to see which of its modules run, in which order, and which one gives the hidden states."""
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..errors import ModelError, one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Run:
+    """Names of the modules that ran, in the order of their first call, and that of the one which gave the hidden states."""
+
+    order: tuple[str, ...]
+    backbone: str | None
+
+
+_RUNS: WeakKeyDictionary[Module, Run] = WeakKeyDictionary()
+
+
+def run_of(model: "PreTrainedModel") -> Run:
+    """What runs on a short text, measured once for each model, which may have no values yet (be on the device `meta`).
+
+    Raises ModelError if it can't be run.
+    """
+    if model not in _RUNS:
+        try:
+            _RUNS[model] = _run(model)
+        except ModelError:
+            raise
+        except Exception as error:  # models raise what they like
+            if not any(weight.is_meta for weight in model.parameters()):
+                raise ModelError(f"can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
+            # some models look at values on their way: zeros will do, which take no memory before they are written to
+            _RUNS[model] = run_of(copy.deepcopy(model)._apply(_zeros))
+    return _RUNS[model]
+
+
+def some_words(model: "PreTrainedModel") -> Tensor:
+    """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,)."""
+    vocabulary = range(vocabulary_size(model))
+    padding = getattr(model.config, "pad_token_id", None)
+    words = [word for word in vocabulary[-TOKENS - 1 :] if word != padding]
+    return torch.tensor([words[place % len(words)] for place in range(-TOKENS, 0)], device=model.device)
+
+
+def vocabulary_size(model: "PreTrainedModel") -> int:
+    """Number of the tokens that a model has an embedding for; raises ModelError if it has no table of them."""
+    try:
+        return len(model.get_input_embeddings().weight)
+    except (NotImplementedError, AttributeError):
+        kind = model.config.model_type
+        raise ModelError(
+            f"is a model of the kind {kind}, which has no embeddings of tokens, so no text can be read with it"
+        ) from None
+
+
+@torch.no_grad()
+def _run(model: "PreTrainedModel") -> Run:
+    called: dict[str, None] = {}
+    backbones: list[str] = []
+
+    def enters(name: str) -> None:
+        called.setdefault(name)
+
+    def leaves(name: str, output: object) -> None:
+        if name and isinstance(getattr(output, "last_hidden_state", None), Tensor):
+            backbones.append(name)
+
+    hooks = []
+    for name, part in model.named_modules():
+        hooks.append(part.register_forward_pre_hook(lambda _module, _inputs, name=name: enters(name)))
+        hooks.append(part.register_forward_hook(lambda _module, _inputs, output, name=name: leaves(name, output)))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model(input_ids=some_words(model)[None], return_dict=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Run(tuple(called), backbones[-1] if backbones else None)
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    return torch.from_numpy(np.zeros(tuple(tensor.shape), dtype=np.float32)).to(tensor.dtype)

@@ -1,0 +1,108 @@
+"""The groups of a live model's parameters, told by what runs on a text and in which order, never by the model's name."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from torch.nn import Embedding, ModuleList
+
+from ..errors import ModelError
+from .anatomy import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER, ModelSpec, named_weights, shapes_of
+from .probing import run_of, vocabulary_size
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def anatomy_of(
+    model: "PreTrainedModel",
+    mode: str,
+    name: str,
+    source: str,
+    revision: str | None,
+    lacking: Collection[str] | None = None,
+) -> ModelSpec:
+    """Names, groups and shapes of a model (see parameter_groups); raises ModelError if its blocks can't be told."""
+    try:
+        groups = parameter_groups(model, mode, lacking)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    return ModelSpec(name, source, revision, mode, groups, shapes_of(model))
+
+
+def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[str] | None = None) -> dict[str, str]:
+    """Name of every parameter -> group, in the model's own order.
+
+    layers: the repeated blocks; pooler: the backbone's pooler; embeddings: of the backbone what runs before the blocks, what
+    no text runs (such as the eyes of a model that sees images, too), and all tables of embeddings; lm_head: what runs behind
+    the blocks, the vocabulary head, or what a classifier takes over from it; head: new in standard fine-tuning, so that it
+    has no pretrained values.  `lacking` are the parameters that the pretrained checkpoint doesn't have, by default those that
+    this model was loaded without (see head_names).  Raises ModelError if the blocks can't be told.
+    """
+    inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
+    pooler, blocks, order = f"{inside}pooler.", _blocks(model), run_of(model).order
+    lacking = getattr(model, "missing_tensors", ()) if lacking is None else lacking
+    head = _head(names, inside, pooler, lacking) if mode == "standard" else set()
+    first = next(place for place, name in enumerate(order) if f"{name}.".startswith(blocks))
+    tables = {name for name, part in model.named_modules() if isinstance(part, Embedding)}
+
+    def group_of(name: str) -> str:
+        known = {HEAD: name in head, LAYERS: name.startswith(blocks), POOLER: name.startswith(pooler)}
+        owners = _owners(name, blocks)
+        early = name.startswith(inside) and (owners & {*order[:first], *tables} or owners.isdisjoint(order))
+        return next((group for group, there in known.items() if there), EMBEDDINGS if early else LM_HEAD)
+
+    return {name: group_of(name) for name in names}
+
+
+def _head(names: list[str], inside: str, pooler: str, lacking: Collection[str]) -> set[str]:
+    """The parameters of a new head: what the pretrained checkpoint lacks behind its backbone, a pooler with it.
+
+    Of one that lacks nothing there, and so has a head of its own task, all that is outside the backbone.
+    """
+    outside = {name for name in names if not name.startswith(inside)}
+    head = {name for name in lacking if name in outside or name.startswith(pooler)}
+    return head if head & outside else head | outside
+
+
+def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
+    """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
+    if tokens > (words := vocabulary_size(model)):
+        raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
+
+
+def block_counts(model: "PreTrainedModel") -> tuple[int | None, int | None]:
+    """How many blocks a model may have: its layers, or, as ALBERT, the groups of layers that it runs several times."""
+    layers, groups = (getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups"))
+    return layers, groups
+
+
+def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:
+    """Prefixes of the lists of repeated blocks: that with the most parameters, and those of its length beside it.
+
+    XLM has four side by side.  Only lists that a text runs and that are in no other list count.
+    """
+    ran = run_of(model).order
+    lists = {
+        f"{name}.": part
+        for name, part in model.named_modules()
+        if isinstance(part, ModuleList) and any(one.startswith(f"{name}.") for one in ran)
+    }
+    outer = {
+        name: part
+        for name, part in lists.items()
+        if not any(name != other and name.startswith(other) for other in lists)
+    }
+    if not outer:
+        raise ModelError(f"{type(model).__name__}: no list of layers runs on a text, so there is no region to graft")
+    beside: dict[tuple[str, int], list[str]] = {}
+    for name, part in outer.items():
+        beside.setdefault((name[:-1].rpartition(".")[0], len(part)), []).append(name)
+    size = {name: sum(weight.numel() for weight in part.parameters()) for name, part in outer.items()}
+    return tuple(max(beside.values(), key=lambda names: sum(size[name] for name in names)))
+
+
+def _owners(name: str, blocks: tuple[str, ...]) -> set[str]:
+    """The module of a parameter and those around it, up to where blocks are inside."""
+    parts = name.split(".")[:-1]
+    around = [".".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
+    return {module for module in around if not any(block.startswith(f"{module}.") for block in blocks)}
