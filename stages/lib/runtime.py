@@ -84,6 +84,12 @@ def permuted(items: Sequence[Item], *words: object) -> list[Item]:
     return [items[place] for place in numpy_generator(*words).permutation(len(items))]
 
 
+def wide(loss: torch.Tensor) -> torch.Tensor:
+    """A loss in float64, to be added up with others and read later; MPS has none, so there it is read."""
+    loss = loss.detach()
+    return (loss.cpu() if loss.device.type == "mps" else loss).double()
+
+
 def seed(number: int) -> None:
     """Seed torch's global generators, on CUDA that of the run's own device."""
     torch.default_generator.manual_seed(number)
