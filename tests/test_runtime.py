@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stages.lib import runtime
+from stages.lib.models.predicting import predict
 from stages.lib.training.finetuning import finetune
 from tests.pico import finetune_settings, same, values_of
 from tests.test_resume import learn
@@ -62,3 +63,38 @@ def test_a_run_on_cuda_seeds_its_own_device_alone(cuda, monkeypatch):
     runtime.put_random_states(states := runtime.random_states())
     assert [*states][:2] == ["cpu", "cuda"]
     assert {*cuda} == {"current_device", "get_rng_state", "set_rng_state", "manual_seed"}
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "tokens", "set_to"),
+    [("cuda", torch.float32, 128, [True]), ("cuda", torch.float32, 129, [False]), ("cuda", torch.bfloat16, 512, [True]), ("cpu", torch.float32, 512, [])],
+)  # fmt: skip
+def test_attention_of_more_keys_than_one_kernel_takes_at_once_is_plain_arithmetic(
+    monkeypatch, device, precision, tokens, set_to
+):
+    found = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_mem_efficient_sdp", found.append)
+    runtime.Runtime(torch.device(device), precision, 64).choose_attention(tokens)
+    assert found == set_to
+
+
+def test_each_pass_chooses_its_attention_by_its_longest_row(make_cell, monkeypatch):
+    tokens = []
+    monkeypatch.setattr(runtime.Runtime, "choose_attention", lambda _, longest: tokens.append(longest))
+    model = make_cell("prompt").load(batch_tokens=1)
+    examples = model.encode(make_cell("prompt").rows["dev"])
+    predict(model, examples)
+    assert tokens == sorted(len(example.input_ids) for example in examples)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a card, by hand: pytest tests/test_runtime.py -k card")
+def test_on_a_card_the_gradient_of_attention_repeats_itself(deterministic):
+    machine = runtime.start(SimpleNamespace(**{**vars(SETTINGS), "device": "cuda"}))
+    machine.choose_attention(512)
+    parts = torch.randn(3, 32, 12, 512, 64, device=machine.device, requires_grad=True)
+
+    def gradient() -> torch.Tensor:
+        return torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(*parts).square().sum(), parts)[0]
+
+    first = gradient()
+    assert all(torch.equal(first, gradient()) for _ in range(5))

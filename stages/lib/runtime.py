@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .settings import RuntimeParams
 
 Item = TypeVar("Item")
+# keys that the memory-efficient attention of float32 takes at once
+KEYS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,15 @@ class Runtime:
         if self.precision == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
+
+    def choose_attention(self, tokens: int) -> None:
+        """Which kernels of attention CUDA may use from here on, for rows of so many tokens and their gradients.
+
+        That of float32 splits its keys beyond 128 tokens and adds up their gradients in any order; the plain arithmetic
+        repeats itself.  It isn't chosen by a context, as gradient checkpointing runs a layer again in the backward pass.
+        """
+        if self.device.type == "cuda":
+            torch.backends.cuda.enable_mem_efficient_sdp(self.precision != torch.float32 or tokens <= KEYS_AT_ONCE)
 
 
 def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:

@@ -136,6 +136,7 @@ class LabelModel:
     def logits(self, batch: Batch) -> Tensor:
         """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
         self._narrowing.batch = batch
+        self.runtime.choose_attention(batch.inputs["input_ids"].shape[1])
         try:
             with self.runtime.autocast():
                 logits = self.model(**batch.inputs, **self._options).logits
