@@ -44,7 +44,7 @@ with open("runs.jsonl", "a") as file:
 """
 # the real one imports torch first
 RUN = """
-from stages.lib.entry import guarded
+from stages.lib.command import guarded
 from stages.workflow import dispatch, forks, run
 
 forks.PRELOAD = ["colorsys"]
@@ -358,7 +358,7 @@ child.wait()
 """
 CHILD = """
 import time
-from stages.lib.entry import stage
+from stages.workflow.core.stage import stage
 
 @stage
 def main() -> None:
