@@ -23,7 +23,7 @@ def main(task: str, seed: int) -> None:
         task, seed, params.model, params.graft.region, runtime.start(params.runtime, paths.PRETRAINED)
     )
     order, origin = read_order(movement)
-    require_model(movement, origin, cell.region, cell.fingerprint(), cell.anatomy.name)
+    require_model(movement, origin, cell.region, cell.fingerprint, cell.anatomy.name)
     budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")
     usable = localizer_of(name).rank is rank_by_movement and budget.k <= len(order)
     train = cell.rows("train")

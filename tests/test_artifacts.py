@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from stages.lib import digest
 from stages.lib.command import guarded
 from stages.lib.errors import DataError, ModelError, StorageError
 from stages.lib.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
@@ -287,3 +288,29 @@ def test_a_stage_dies_with_the_process_that_started_it(tmp_path):
         parent.stdout.close()
         parent.stderr.close()
     assert running == {"bound": False, "free": True}
+
+
+def test_a_listed_file_that_is_read_again_is_hashed_once_and_any_change_is_seen(tmp_path, monkeypatch):
+    file, hashed = tmp_path / "model.safetensors", []
+    file.write_bytes(b"weights")
+    digest.list_files(tmp_path)
+    whole = digest.sha256_of
+    monkeypatch.setattr(digest, "sha256_of", lambda path: hashed.append(path.name) or whole(path))
+
+    def read() -> int:
+        digest.require_listed(tmp_path, file.name)
+        return len(hashed)
+
+    assert (read(), read()) == (1, 2), "one that was just written may be written again at the same time"
+    monkeypatch.setattr(digest, "SETTLED", 0)
+    time.sleep(0.02)
+    assert (read(), read(), read()) == (3, 3, 3)
+    assert digest.SEEN[-5:] == [digest.SEEN[-1]] * 5, "each time it is an input"
+    stamp = file.stat().st_mtime_ns
+    file.write_bytes(b"Weights")
+    os.utime(file, ns=(stamp, stamp))
+    time.sleep(0.02)
+    for _ in range(2):
+        with pytest.raises(ModelError, match="model.safetensors: damaged"):
+            digest.require_listed(tmp_path, file.name)
+    assert len(hashed) == 4

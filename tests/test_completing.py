@@ -203,7 +203,7 @@ def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(ma
             read = [replace(one, label=int(reader._word_ids[one.label])) for one in read]
             reader._word_ids = ids
         weights = reader.train_only({*cell.region.shapes})
-        loss = loss_gradient(reader, read)
+        loss = float(loss_gradient(reader, read))
         gradients.append((loss, {name: weight.grad.clone() for name, weight in weights.items()}))
     (loss, ours), (other, others) = gradients
     assert loss == other and all(torch.equal(ours[name], others[name]) for name in ours)
@@ -215,7 +215,7 @@ def test_gradients_of_batches_add_up_to_the_mean_over_tokens(make_cell):
     cell = make_cell("generative")
     whole, apart = cell.load(), cell.load(batch_tokens=16)
     rows = cell.rows["train"][:12]
-    losses = [loss_gradient(model, model.encode(rows)) for model in (whole, apart)]
+    losses = [float(loss_gradient(model, model.encode(rows))) for model in (whole, apart)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[0] == pytest.approx(-dev_score(whole, whole.encode(rows))[1], rel=1e-5)
     taken = []

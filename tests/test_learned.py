@@ -57,12 +57,12 @@ class Small:
         logits = functional_call(self.network, values, (self.inputs,))
         return self.scale * nn.functional.cross_entropy(logits, self.labels)
 
-    def loss_gradient(self) -> float:
+    def loss_gradient(self) -> Tensor:
         """The function that learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
         self.network.zero_grad(set_to_none=True)
         loss = self.loss(self.weights)
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     def moved_most(self, k: int) -> GraftMask:
         return movement_mask(self.region, movement_order(self.pretrained, self.finetuned, self.region, k), k)
@@ -184,10 +184,10 @@ def test_a_heavy_relative_l1_does_not_blow_up_the_step():
 def test_relative_rate_stands_still_if_nothing_wants_in():
     small = Small(base=5)
 
-    def indifferent() -> float:
+    def indifferent() -> Tensor:
         for weight in small.weights.values():
             weight.grad = torch.zeros_like(weight)
-        return 1.0
+        return torch.tensor(1.0)
 
     result = learn_mask(small.weights, small.start(), Budget(5), RELATIVE, indifferent)
     assert result.mask.equals(small.base)
@@ -272,14 +272,15 @@ def test_without_eval_steps_dev_is_never_asked():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_learning(bad):
-    small, losses = Small(), iter([1.0, bad, 1.0])
+    small, losses = Small(), [1.0, bad, *[1.0] * 8, bad]
 
-    def gradient() -> float:
+    def gradient() -> Tensor:
         small.loss_gradient()
-        return next(losses)
+        return torch.tensor(losses.pop(0))
 
-    with pytest.raises(FloatingPointError, match=rf"the loss became {bad} at step 1"):
+    with pytest.raises(FloatingPointError, match=rf"the loss became {bad} at step 1$"):
         learn_mask(small.weights, small.start(), Budget(30), ABSOLUTE, gradient)
+    assert losses == [bad], "losses of ten steps are read at once"
 
 
 def peak_arrays(settings: Learning, copies: int = 0) -> float:
@@ -290,10 +291,10 @@ def peak_arrays(settings: Learning, copies: int = 0) -> float:
         {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()} for _ in range(4)
     )
 
-    def gradient() -> float:
+    def gradient() -> Tensor:
         for name, weight in weights.items():
             weight.grad = gradients[name]
-        return 1.0
+        return torch.tensor(1.0)
 
     with PeakBytes() as counter:
         extra = [values.clone() for values in [*pretrained.values()] * copies]

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import portions
 from stages.lib.grafting.select import top_k
 from stages.lib.localizers.attribution import each_attribution, rank_by_attribution
 from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.grown import gains_beyond, grown_to
 from stages.lib.models.evidence import evidence_about, in_portions
-from stages.lib.models.predicting import loss_gradient, portions, tensor_gradients
+from stages.lib.models.predicting import loss_gradient, tensor_gradients
 from stages.workflow.core.cells import GraftCell
 from tests.pico import localizer_settings
 

@@ -71,7 +71,7 @@ def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(m
     for batch_tokens in (16, 64, 100_000):
         model = cell.load(batch_tokens=batch_tokens)
         weights = model.train_only({*cell.region.shapes})
-        loss = loss_gradient(model, model.encode(cell.rows["train"]))
+        loss = float(loss_gradient(model, model.encode(cell.rows["train"])))
         found.append((loss, torch.cat([weight.grad.reshape(-1) for weight in weights.values()])))
     assert all(loss == pytest.approx(found[0][0], rel=1e-5) for loss, _ in found)
     assert all(torch.allclose(gradient, found[0][1], rtol=1e-3, atol=1e-6) for _, gradient in found)

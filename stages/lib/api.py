@@ -30,6 +30,7 @@ from .metrics.classification import reliability
 from .models.anatomy import named_weights
 from .models.evidence import from_tensors
 from .models.fisher import add_squared_gradient
+from .runtime import wide
 
 Loss = Callable[..., Tensor]
 WAYS = (*names.RULES, names.AVERAGE, names.ARITHMETIC, names.TIES, names.DARE, names.CONSENSUS)
@@ -159,17 +160,17 @@ def _evidence(
     for weight in model.parameters():
         weight.requires_grad_(any(weight is one for one in weights.values()))
 
-    def gradient(of: list[tuple]) -> float:
+    def gradient(of: list[tuple]) -> Tensor:
         for weight in weights.values():
             weight.grad = torch.zeros_like(weight)
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64)
         for part in of:
             value = loss(model, *part) / len(of)
             value.backward()
-            total += float(value.detach())
+            total = total + wide(value)
         return total
 
-    def batch_gradients(_size: int) -> Callable[..., float]:
+    def batch_gradients(_size: int) -> Callable[..., Tensor]:
         turns = cycle(parts)
         return lambda passed_over=False: gradient([next(turns)])
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .settings import RuntimeParams
 
 Item = TypeVar("Item")
+# keys that the memory-efficient attention of float32 takes at once
+KEYS_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,31 @@ class Runtime:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
 
+    def choose_attention(self, tokens: int) -> None:
+        """Which kernels of attention CUDA may use from here on, for rows of so many tokens and their gradients.
+
+        That of float32 splits its keys beyond 128 tokens and adds up their gradients in any order; the plain arithmetic
+        repeats itself.  It isn't chosen by a context, as gradient checkpointing runs a layer again in the backward pass.
+        """
+        if self.device.type == "cuda":
+            torch.backends.cuda.enable_mem_efficient_sdp(self.precision != torch.float32 or tokens <= KEYS_AT_ONCE)
+
 
 def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
     """Prepare torch by the `runtime` section; the precision `auto` stands for is stored in the folder `pretrained`."""
     device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    if device.type == "cuda":  # its generator is among those that are seeded from here on
+        torch.cuda.init()
     # torch seeds itself anew in each process; a checkpoint is found again by its random numbers
-    torch.manual_seed(0)
+    seed(0)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # as use_deterministic_algorithms(warn_only=True), which imports the compiler and takes as long as torch itself for it
     torch.set_deterministic_debug_mode("warn")
+    # nothing here reads a value that it hasn't written; filling new memory with NaN costs a kernel for each new tensor
+    torch.utils.deterministic.fill_uninitialized_memory = False
     if (precision := settings.precision) == "auto":  # chosen by the stage `model`
         from .models.precision import read_precision
 
@@ -58,8 +73,8 @@ def device_of(name: str) -> torch.device:
     """The device of a name.  Raises ParamsError if it isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available[name]:
+    available = {"cpu": lambda: True, "cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    if not available[name]():
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
     return torch.device(name)
 
@@ -80,11 +95,27 @@ def permuted(items: Sequence[Item], *words: object) -> list[Item]:
     return [items[place] for place in numpy_generator(*words).permutation(len(items))]
 
 
+def wide(loss: torch.Tensor) -> torch.Tensor:
+    """A loss in float64, to be added up with others and read later; MPS has none, so there it is read."""
+    loss = loss.detach()
+    return (loss.cpu() if loss.device.type == "mps" else loss).double()
+
+
+def seed(number: int) -> None:
+    """Seed torch's global generators, on CUDA that of the run's own device."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)
+
+
 @contextlib.contextmanager
 def seeded_torch(*words: object) -> Iterator[None]:
-    """Seed torch's global generator, which new heads and dropout draw from."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(derive_seed(*words))
+    """Seed torch's global generators, which new heads and dropout draw from."""
+    own = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=own):
+        seed(derive_seed(*words))
         yield
 
 
@@ -92,7 +123,7 @@ def random_states() -> dict[str, torch.Tensor]:
     """The states of torch's global generators, by device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_initialized():
-        states |= {f"cuda:{number}": state for number, state in enumerate(torch.cuda.get_rng_state_all())}
+        states["cuda"] = torch.cuda.get_rng_state()
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
@@ -101,7 +132,4 @@ def random_states() -> dict[str, torch.Tensor]:
 def put_random_states(states: dict[str, torch.Tensor]) -> None:
     """Restore the states of `random_states`."""
     for name, state in states.items():
-        if name.startswith("cuda"):
-            torch.cuda.set_rng_state(state, name)
-        else:
-            {"cpu": torch, "mps": torch.mps}[name].set_rng_state(state)
+        {"cpu": torch, "cuda": torch.cuda, "mps": torch.mps}[name].set_rng_state(state)

@@ -19,6 +19,13 @@ from pathlib import Path
 PRELOAD = ["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml"]
 PRELOAD += ["pandas", "scipy.stats", "safetensors.torch"]
 STAGE = ["exec", "python", "-m"]
+ALLOCATOR = {
+    # Arrow's would start a thread, and a process with threads can't be forked safely
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    # glibc's would give each large tensor back to the system, and get zeroed pages for the next one; it takes no more than 32 MiB
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
 # returns the exit code, or None if the process still runs after so many seconds
 Wait = Callable[[float], int | None]
 
@@ -29,8 +36,7 @@ def start(command: str, folder: str, environment: dict[str, str], printed: str, 
     if may_fork and words[:3] == STAGE:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
-        # Arrow's allocator would start a thread, and a process with threads can't be forked safely
-        os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+        os.environ.update(ALLOCATOR)  # read when the server starts
         process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
         process.start()
         return process.pid, lambda seconds: process.join(seconds) or process.exitcode

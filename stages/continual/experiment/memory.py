@@ -25,7 +25,7 @@ from torch import Tensor
 
 from stages.lib.grafting.apply import transplant
 from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Tensors
+from stages.lib.grafting.region import Tensors, grouped
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,12 @@ class Elastic:
         weight past its centre; where the penalty is steeper than that, plain steps would overshoot,
         further each time.
         """
-        for name, leaf in leaves.items():
-            if name in self.importance and leaf.grad is not None:
-                stiffness = (strength * self.importance[name]).clamp_(max=most)
-                leaf.grad.addcmul_(stiffness, leaf - self.centre[name])
+        held = {name: leaf for name, leaf in leaves.items() if name in self.importance and leaf.grad is not None}
+        for names in grouped(held):
+            stiffness = torch._foreach_mul([self.importance[name] for name in names], strength)
+            torch._foreach_clamp_max_(stiffness, most)
+            away = torch._foreach_sub([held[name] for name in names], [self.centre[name] for name in names])
+            torch._foreach_addcmul_([held[name].grad for name in names], stiffness, away)
 
     def tensors(self) -> list[Tensor]:
         """Everything that is kept."""

@@ -27,28 +27,31 @@ class Batch:
 
 
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device, left: bool = False) -> Batch:
-    """Pad to the longest example of the batch, behind it or on the left; inputs have shape (B, longest)."""
+    """Pad to the longest example of the batch, behind it or on the left; inputs have shape (B, longest).
+
+    All goes to the device in one copy.
+    """
     longest = max(len(example.input_ids) for example in examples)
-    columns = {"input_ids": pad_id, "attention_mask": 0}
-    if examples[0].token_type_ids is not None:
-        columns["token_type_ids"] = 0
-    inputs = {name: np.full((len(examples), longest), fill, dtype=np.int64) for name, fill in columns.items()}
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if examples[0].token_type_ids is not None else [])]
+    inputs = np.zeros((len(names), len(examples), longest), dtype=np.int64)
+    inputs[0] = pad_id
     starts = [longest - len(example.input_ids) if left else 0 for example in examples]
     for row, (start, example) in enumerate(zip(starts, examples, strict=True)):
         text = slice(start, start + len(example.input_ids))
-        inputs["input_ids"][row, text] = example.input_ids
-        inputs["attention_mask"][row, text] = 1
-        if "token_type_ids" in inputs:
-            inputs["token_type_ids"][row, text] = example.token_type_ids
+        inputs[0, row, text] = example.input_ids
+        inputs[1, row, text] = 1
+        if len(names) > 2:
+            inputs[2, row, text] = example.token_type_ids
     read = [
         (target, starts[row] + example.position + place, row)
         for row, example in enumerate(examples)
         for place, target in enumerate(example.targets)
     ]
-    return Batch(
-        {name: torch.from_numpy(values).to(device) for name, values in inputs.items()},
-        *(torch.tensor(numbers, device=device) for numbers in zip(*read, strict=True)),
-    )
+    whole = torch.from_numpy(np.concatenate([inputs.reshape(-1), np.array(read, dtype=np.int64).T.reshape(-1)]))
+    if device.type == "cuda":
+        whole = whole.pin_memory()
+    padded, numbers = whole.to(device, non_blocking=True).split([inputs.size, 3 * len(read)])
+    return Batch(dict(zip(names, padded.view(inputs.shape), strict=True)), *numbers.view(3, -1))
 
 
 def by_length(examples: Sequence[Example], batch_tokens: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .mask import GraftMask
-from .region import Tensors
+from .region import Tensors, grouped
 
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
@@ -21,10 +21,16 @@ def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str,
 
 def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> None:
     """Set live weights to the graft of a mask, in place and on their device."""
-    for name in mask.region.shapes:
-        weights[name].data.copy_(pretrained[name])
-        if name in mask.indices:
-            put_at(weights[name].data, mask.indices[name], take_at(finetuned[name], mask.indices[name]))
+    live = {name: weights[name].data for name in mask.region.shapes}
+    put_all(live, pretrained)
+    for name, indices in mask.indices_on(next(iter(live.values())).device).items():
+        put_at(live[name], indices, take_at(finetuned[name], indices))
+
+
+def put_all(tensors: Tensors, values: Tensors) -> None:
+    """Overwrite tensors with the values of their names."""
+    for names in grouped(tensors):
+        torch._foreach_copy_([tensors[name] for name in names], [values[name] for name in names])
 
 
 def take_at(tensor: Tensor, indices: Tensor) -> Tensor:

@@ -14,6 +14,32 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
     from torch import Tensor
 
 Tensors = Mapping[str, "Tensor"]
+# numbers that a kernel for several tensors takes on CUDA at most: its temporary ones have the size of all of them
+TOGETHER = 2**24
+
+
+def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
+    """Names in stretches whose sizes add up to at most `most`; one that is larger stands alone."""
+    found: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if size > room or not found:
+            found.append([])
+            room = most
+        found[-1].append(name)
+        room -= size
+    return found
+
+
+def grouped(tensors: Tensors) -> list[list[str]]:
+    """Names of tensors whose arithmetic `torch._foreach_*` does together: on CUDA many, elsewhere each alone.
+
+    On CUDA many are one launch, which is what small ones cost; a CPU is faster with one after another, whose temporary values
+    stay in its caches.  The results are the same to the bit.
+    """
+    sizes = {name: tensor.numel() for name, tensor in tensors.items()}
+    together = any(tensor.device.type == "cuda" for tensor in tensors.values())
+    return portions(sizes, TOGETHER if together else 0)
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,19 @@ def top_k(region: Region, scores: Tensors, k: int, tie_break: TieBreak | None = 
     if k == 0:
         return GraftMask.empty(region)
     threshold = kth_largest(region, scores, k)
-    above, tied = [], []
-    for name, start in region.starts.items():
-        flat = scores[name].reshape(-1)
-        above.append(torch.nonzero(flat > threshold).reshape(-1).cpu() + start)
-        tied.append(torch.nonzero(flat == threshold).reshape(-1).cpu() + start)
-    sure, ties = torch.cat(above), torch.cat(tied)
+    parts = [(start, *_at_least(scores[name].reshape(-1), threshold)) for name, start in region.starts.items()]
+    sure, ties = (torch.cat([part[kind] + part[0] for part in parts]) for kind in (1, 2))
     if tie_break is not None and len(ties) > 1:
         values = torch.cat([tie_break(name, indices).cpu() for name, indices in region.split(ties).items()])
         ties = ties[torch.sort(values, descending=True, stable=True).indices]
     return GraftMask.from_region_indices(region, torch.cat([sure, ties[: k - len(sure)]]))
+
+
+def _at_least(scores: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of the scores above the least, and of those equal to it, both rising; copied from the device at once."""
+    places = torch.nonzero(scores >= least).reshape(-1)
+    places, above = torch.stack([places, (scores[places] > least).to(places.dtype)]).cpu()
+    return places[above == 1], places[above == 0]
 
 
 def kth_largest(region: Region, scores: Tensors, k: int) -> Tensor:
@@ -125,7 +128,7 @@ class RunningSelection:
         scores, indices = torch.cat(self._scores), torch.cat(self._indices)
         if len(scores) > self._k:
             least = scores.topk(self._k, sorted=False).values.min()
-            sure, tied = (torch.nonzero(one).reshape(-1).cpu() for one in (scores > least, scores == least))
+            sure, tied = _at_least(scores, least)
             lowest = torch.sort(indices[tied]).indices[: self._k - len(sure)]
             kept = torch.cat([sure, tied[lowest]])
             scores, indices, self._least = scores[kept.to(scores.device)], indices[kept], least

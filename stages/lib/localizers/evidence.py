@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..grafting.apply import graft_into
+from ..grafting.apply import graft_into, put_all
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 
@@ -40,7 +40,7 @@ class LocalizerInput:
 
     `batch_gradients(n)` starts a stream of training batches of n examples (the whole set if it isn't larger), equal
     ones every time, and gives a function of the next batch; `full_gradient()` is of the whole training set.  Both
-    give the mean loss with the weights as they are and leave dLoss/dweight in each weight's `.grad`.
+    give the mean loss with the weights as they are, not yet read from the device, and leave dLoss/dweight in each weight's `.grad`.
     `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed
     random order (all if there are fewer), the sum over examples of the squared gradient of each one's
     own loss with the weights as they are; the loss of the true label unless a mode of
@@ -56,8 +56,8 @@ class LocalizerInput:
     pretrained: Tensors
     finetuned: Tensors
     weights: Tensors
-    batch_gradients: Callable[[int], Callable[..., float]]
-    full_gradient: Callable[[], float]
+    batch_gradients: Callable[[int], Callable[..., Tensor]]
+    full_gradient: Callable[[], Tensor]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
     dev_rating: Callable[[], DevRating] | None = None
@@ -81,8 +81,7 @@ class LocalizerInput:
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
-        for name, weight in self.weights.items():
-            weight.data.copy_(tensors[name])
+        put_all({name: weight.data for name, weight in self.weights.items()}, tensors)
 
     def put_between(self, share: float) -> None:
         """Overwrite the weights with those this share of the way from the pretrained (0) to the fine-tuned model (1)."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..grafting.apply import graft_into, put_at, take_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region, Tensors
+from ..grafting.region import Region, Tensors, grouped
 from ..grafting.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
@@ -38,6 +38,8 @@ from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 LEARNED, MOVEMENT = "learned", "movement"
+# losses of so many steps are read from the device at once, since reading one waits for it
+READ_STEPS = 10
 
 
 class Learning(LocalizerSettings):
@@ -98,21 +100,37 @@ class MaskLogits:
 
     def blend_into(self, weights: Tensors) -> None:
         """Set weights to pretrained + sigmoid(T) * (finetuned - pretrained), in place (equation 3)."""
-        for name, logits in self.logits.items():
-            torch.lerp(self.pretrained[name], self.finetuned[name], torch.sigmoid(logits), out=weights[name].data)
+        for names in grouped(self.logits):
+            pretrained, finetuned, logits = self._of(names)
+            live = [weights[name].data for name in names]
+            torch._foreach_copy_(live, pretrained)
+            torch._foreach_lerp_(live, finetuned, torch._foreach_sigmoid(logits))
 
-    def gradient(self, name: str, weight_gradient: Tensor, l1: float = 0.0) -> Tensor:
-        """d(Loss + l1 * sum of sigmoid(T))/dT of one tensor, from dLoss/dweight."""
-        gamma = torch.sigmoid(self.logits[name])
-        slope = gamma.mul_(1 - gamma)
+    def gradients(self, names: list[str], weights: Tensors, l1: float = 0.0) -> list[Tensor]:
+        """d(Loss + l1 * sum of sigmoid(T))/dT of these tensors, from dLoss/dweight."""
+        pretrained, finetuned, logits = self._of(names)
+        found = torch._foreach_sigmoid(logits)
+        rest = torch._foreach_neg(found)
+        torch._foreach_add_(rest, 1)
+        torch._foreach_mul_(found, rest)
+        del rest
+        moved, weight_gradients = torch._foreach_sub(finetuned, pretrained), [weights[name].grad for name in names]
         if l1:
-            return slope.mul_((self.finetuned[name] - self.pretrained[name]).mul_(weight_gradient).add_(l1))
-        return slope.mul_(self.finetuned[name] - self.pretrained[name]).mul_(weight_gradient)
+            torch._foreach_mul_(moved, weight_gradients)
+            torch._foreach_add_(moved, l1)
+            torch._foreach_mul_(found, moved)
+        else:
+            torch._foreach_mul_(found, moved)
+            torch._foreach_mul_(found, weight_gradients)
+        return found
 
     def step(self, weights: Tensors, rate: float, l1: float = 0.0) -> None:
         """One gradient step on T."""
-        for name, logits in self.logits.items():
-            logits.sub_(self.gradient(name, weights[name].grad, l1), alpha=rate)
+        for names in grouped(self.logits):
+            torch._foreach_sub_(self._of(names)[2], self.gradients(names, weights, l1), alpha=rate)
+
+    def _of(self, names: list[str]) -> list[list[Tensor]]:
+        return [[tensors[name] for name in names] for tensors in (self.pretrained, self.finetuned, self.logits)]
 
     def relative(self, weights: Tensors, settings: Learning, k: int) -> tuple[float, float]:
         """(step size, weight of the l1 norm) that `rate_kind="relative"` stands for, from the first gradient.
@@ -124,10 +142,12 @@ class MaskLogits:
         Where the loss wants in few more than `k` the measure is the median of them: the least of all is next to 0.
         """
         # stored in the weights, which are overwritten before their next use: saves a fourth array
-        for name, weight in weights.items():
-            weight.data.copy_(self.gradient(name, weight.grad).neg_())
         rises = {name: weight.data for name, weight in weights.items()}
-        wanted = sum(int((rise > 0).sum()) for rise in rises.values())
+        for names in grouped(rises):
+            found = self.gradients(names, weights)
+            torch._foreach_neg_(found)
+            torch._foreach_copy_([rises[name] for name in names], found)
+        wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
             return 0.0, 0.0
         measure = float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
@@ -141,7 +161,7 @@ class MaskLogits:
         """
         k = budget.k
         if budget.rule == "threshold":
-            k = min(k, sum(int((logits > 0).sum()) for logits in self.logits.values()))
+            k = min(k, int(sum((logits > 0).sum() for logits in self.logits.values())))
         return top_k(self.region, self.logits, k, self.movement_at)
 
     def movement_at(self, name: str, indices: Tensor) -> Tensor:
@@ -157,10 +177,12 @@ class MaskSearchState:
     rate: float
     l1: float
     history: list[dict[str, float]] = field(default_factory=list)
+    unread: dict[int, Tensor] = field(default_factory=dict)
     best: tuple[GraftMask, int, DevRating | None] | None = None
 
     def state(self, step: int, finished: bool = False) -> State:
         """Everything the next step depends on."""
+        self.read_losses()
         tensors = {f"logits/{name}": logits for name, logits in self.start.logits.items()}
         facts = {"rate": self.rate, "l1": self.l1, "history": self.history, "best": self.best and self.best[1:]}
         if self.best:
@@ -175,6 +197,16 @@ class MaskSearchState:
         if state.facts["best"]:
             step, rating = state.facts["best"]
             self.best = GraftMask(self.start.region, state.part("best")), step, DevRating(*rating)
+
+    def read_losses(self) -> None:
+        """Put the losses of the last steps into the history; raises FloatingPointError with the first that is not a number."""
+        for step, value in zip(
+            self.unread, torch.stack([*self.unread.values()]).tolist() if self.unread else (), strict=True
+        ):
+            if not math.isfinite(value):
+                raise FloatingPointError(f"the loss became {value} at step {step}")
+            self.history.append({"step": step, "train_loss": value})
+        self.unread = {}
 
     def round(self, weights: Tensors, budget: Budget, step: int, rate_dev: Callable[[], DevRating] | None) -> None:
         """Round the mask; rated with its graft in the weights, it is the best if it ranks higher than all before."""
@@ -193,7 +225,7 @@ def learn_mask(
     start: MaskLogits,
     budget: Budget,
     settings: Learning,
-    loss_gradient: Callable[..., float],
+    loss_gradient: Callable[..., Tensor],
     dev_rating: Callable[[], DevRating] | None = None,
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
@@ -202,7 +234,7 @@ def learn_mask(
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
     `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
     of highest rank is returned, the first of equals.  It goes on from a checkpoint if it was killed:
-    `loss_gradient(True)` passes over a batch.  Raises FloatingPointError if the loss is not a number.
+    `loss_gradient(True)` passes over a batch.  Raises FloatingPointError, within ten steps, if the loss is not a number.
     """
     now = MaskSearchState(start, settings.learning_rate, settings.l1)
     rate_dev = dev_rating if settings.eval_steps > 0 else None
@@ -211,19 +243,20 @@ def learn_mask(
     for _ in range(resumed):
         loss_gradient(True)
     for step in range(resumed, settings.steps + 1):
+        if step % READ_STEPS == 0 or step == settings.steps:
+            now.read_losses()
         if loop and step == settings.steps:
             loop.finish(partial(now.state, step, finished=True))
         if step == settings.steps or (rate_dev and step and step % settings.eval_steps == 0):
+            now.read_losses()
             now.round(weights, budget, step, rate_dev)
         if step < settings.steps:
             start.blend_into(weights)
-            loss = loss_gradient()
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss became {loss} at step {step}")
+            now.unread[step] = loss_gradient()
             if step == 0 and settings.rate_kind == "relative":
+                now.read_losses()
                 now.rate, now.l1 = start.relative(weights, settings, budget.k)
             start.step(weights, now.rate, now.l1)
-            now.history.append({"step": step, "train_loss": loss})
             if loop:
                 loop.keep(partial(now.state, step + 1))
     mask, step, rating = now.best

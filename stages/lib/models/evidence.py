@@ -89,14 +89,14 @@ def draws(*purpose_words: object) -> np.random.Generator:
 
 def _batch_gradients(
     model: LabelModel, train: list[Example], batch_size: int, generator: np.random.Generator
-) -> Callable[..., float]:
+) -> Callable[..., torch.Tensor]:
     batches = repeat(range(len(train)))
     if len(train) > batch_size:
         batches = shuffled(train, batch_size, generator, bucket_batches=1)
 
-    def gradient(passed_over: bool = False) -> float:
+    def gradient(passed_over: bool = False) -> torch.Tensor:
         examples = [train[index] for index in next(batches)]
-        return math.nan if passed_over else loss_gradient(model, examples)
+        return torch.tensor(math.nan) if passed_over else loss_gradient(model, examples)
 
     return gradient
 

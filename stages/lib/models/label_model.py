@@ -114,6 +114,7 @@ class LabelModel:
 
     def logits(self, batch: Batch) -> Tensor:
         """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
+        self.runtime.choose_attention(batch.inputs["input_ids"].shape[1])
         with self.runtime.autocast():
             logits = self._reader.logits(batch)
         if self.mode in ("prompt", "autoregressive"):

@@ -16,11 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.functional import cross_entropy
 
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
+from ..grafting.region import portions
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
+from ..runtime import wide
 from .label_model import LabelModel
 
 # called with the number of examples done
@@ -37,10 +40,13 @@ def predict(model: LabelModel, examples: list[Example], on_batch: OnBatch = lamb
 
     Batches hold examples of similar length.
     """
-    logits = torch.empty(len(examples), len(model.task.labels))
-    for rows, found, _ in _batches(model, examples):
-        logits[rows] = found.cpu()
+    logits, order, found = torch.empty(len(examples), len(model.task.labels)), list[int](), list[Tensor]()
+    for rows, part, _ in _batches(model, examples):
+        found.append(part)
+        order += rows
         on_batch(len(rows))
+    if found:  # copied once: a copy waits for all that comes before it
+        logits[order] = torch.cat(found).cpu()
     return logits
 
 
@@ -65,7 +71,7 @@ def predictions_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, 
         loss = -float(records["log_probability"].mean(dtype=float))
         return in_rows(torch.from_numpy(records["predicted"].copy()), examples), loss
     logits, labels = predict(model, examples), torch.tensor([example.label for example in examples])
-    return in_rows(logits.argmax(1), examples), float(torch.nn.functional.cross_entropy(logits.double(), labels))
+    return in_rows(logits.argmax(1), examples), float(cross_entropy(logits.double(), labels))
 
 
 def in_rows(numbers: Tensor, examples: list[Example]) -> Tensor:
@@ -101,22 +107,22 @@ def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:
     With `runtime.gradient_checkpointing` only what goes into each layer is kept, and the rest is computed again.
     """
     with recomputed(model.model) if model.runtime.gradient_checkpointing else nullcontext():
-        return torch.nn.functional.cross_entropy(model.logits(batch), batch.labels, reduction=reduction)
+        return cross_entropy(model.logits(batch), batch.labels, reduction=reduction)
 
 
-def loss_gradient(model: LabelModel, examples: list[Example]) -> float:
+def loss_gradient(model: LabelModel, examples: list[Example]) -> Tensor:
     """Mean cross-entropy of the examples, of completions by token; leaves its gradient in `.grad` of whatever is trained.
 
     Batches of similar length at a time; the sum over batches is the full-batch gradient exactly as
-    defined, up to the order of float32 additions.
+    defined, up to the order of float32 additions.  The loss, float64, isn't read from the device.
     """
     model.model.zero_grad(set_to_none=True)
-    total, count = 0.0, count_targets(examples)
+    total, count = torch.zeros((), dtype=torch.float64), count_targets(examples)
     for batch in by_length(examples, model.runtime.batch_tokens):
         inputs = model.batch([examples[index] for index in batch])
         loss = loss_of(model, inputs, "sum") / count
         loss.backward()
-        total += float(loss.detach())
+        total = total + wide(loss)
     for weight in model.parameters().values():
         if weight.requires_grad and weight.grad is None:  # no part of the loss
             weight.grad = torch.zeros_like(weight)
@@ -149,19 +155,6 @@ def tensor_gradients(
                 _add_up(model, batches, weights, lambda name, gradient, number=number: take(name, number, gradient))
     finally:
         model.train_only({*trained})
-
-
-def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
-    """Names in stretches whose sizes add up to at most `most`; one that is larger stands alone."""
-    found: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if size > room or not found:
-            found.append([])
-            room = most
-        found[-1].append(name)
-        room -= size
-    return found
 
 
 def count_targets(examples: list[Example]) -> int:
@@ -226,18 +219,21 @@ def predict_tokens(
     model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
     """Records TOKEN_RECORD of every token of the completions in the examples' order, at a temperature."""
-    by_row: list[np.ndarray] = [np.empty(0, TOKEN_RECORD)] * len(examples)
+    order, found = list[int](), list[tuple[Tensor, Tensor, Tensor]]()
     for rows, logits, targets in _batches(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
-        records = np.empty(len(targets), TOKEN_RECORD)
-        records["predicted"] = predicted.cpu()
-        records["confidence"] = logs.gather(1, predicted[:, None])[:, 0].exp().cpu()
-        records["log_probability"] = logs.gather(1, targets[:, None])[:, 0].cpu()
-        ends = np.cumsum([len(examples[row].targets) for row in rows])
-        for row, part in zip(rows, np.split(records, ends[:-1]), strict=True):
-            by_row[row] = part
+        chosen, true = (logs.gather(1, tokens[:, None])[:, 0] for tokens in (predicted, targets))
+        found.append((predicted, chosen.exp(), true))
+        order += rows
         on_batch(len(rows))
-    return np.concatenate([np.empty(0, TOKEN_RECORD), *by_row])
+    if not found:
+        return np.empty(0, TOKEN_RECORD)
+    # copied once, as in `predict`
+    records = np.empty(count_targets(examples), TOKEN_RECORD)
+    for name, parts in zip(TOKEN_RECORD.names, zip(*found, strict=True), strict=True):
+        records[name] = torch.cat(parts).cpu()
+    parts = np.split(records, np.cumsum([len(examples[row].targets) for row in order])[:-1])
+    return np.concatenate([parts[place] for place in np.argsort(order)])
 
 
 def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tuple[float, float]) -> float:
@@ -247,10 +243,13 @@ def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tu
     """
     low, high = log_bounds
     for _ in range(PASSES):
-        powers, losses = torch.linspace(low, high, TRIED), torch.zeros(TRIED, dtype=torch.float64)
-        for _, logits, targets in _batches(model, examples):
-            for place, degrees in enumerate(powers.exp().tolist()):
-                losses[place] += float(torch.nn.functional.cross_entropy(logits / degrees, targets, reduction="sum"))
+        powers = torch.linspace(low, high, TRIED)
+        tried = powers.exp().tolist()
+        batches = [
+            torch.stack([cross_entropy(logits / degrees, targets, reduction="sum") for degrees in tried])
+            for _, logits, targets in _batches(model, examples)
+        ]
+        losses = sum(torch.stack(batches).cpu().double())
         best = int(losses.argmin())
         low, high = (float(powers[place]) for place in (max(best - 1, 0), min(best + 1, TRIED - 1)))
     return float(powers[best].exp())

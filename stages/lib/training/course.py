@@ -13,6 +13,7 @@ from ..data.encoding import Example
 from ..errors import TrainingError
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
+from ..grafting.region import grouped
 from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
@@ -21,7 +22,7 @@ Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
 Penalty = Callable[[dict[str, Tensor]], object]
 
-# Losses are averaged over this many steps in the stored curve.
+# Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10
 
 
@@ -147,11 +148,12 @@ class TrainerState:
         self.start = self.leaves.snapshot() if plan.l1 else {}
         self.optimizer, self.scheduler = _optimizer(self.leaves.values, plan)
         self.done, self.losses = Training(plan.steps), list[float]()
+        self.unread: dict[int, Tensor] = {}
         self.best: Best | None = None
 
     def step(self, model: LabelModel, examples: list[Example], step: int, penalty: Penalty | None) -> None:
         """One step on a batch."""
-        self.losses.append(_gradients(model, examples, self.leaves, self.plan, step))
+        self.unread[step] = _gradients(model, examples, self.leaves, self.plan)
         _pull_back(self.leaves, self.start, self.plan.l1)
         if penalty:
             penalty(self.leaves.values)
@@ -162,14 +164,31 @@ class TrainerState:
     def look(self, step: int, dev_score: DevScore | None) -> None:
         """Note the loss, and the dev score with the best weights so far, if these are due after a step."""
         plan, last = self.plan, step == self.plan.steps
+        rates = dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or last)
+        if step % CURVE_STEPS == 0 or last or rates:
+            self.read_losses()
         if step % CURVE_STEPS == 0 or last:
             self.done.curve.append({"step": step, "train_loss": float(np.mean(self.losses))})
             self.losses = []
-        if dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or last):
+        if rates:
             score = dev_score()
             self.done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
             if self.best is None or score > self.best[0]:
                 self.best = score, step, self.leaves.snapshot()
+
+    def read_losses(self) -> None:
+        """Take the losses of the last steps from the device; raises TrainingError with the first step whose is not a number."""
+        if not self.unread:
+            return
+        for step, value in zip(self.unread, torch.stack([*self.unread.values()]).tolist(), strict=True):
+            if not math.isfinite(value):
+                plan = self.plan
+                raise TrainingError(
+                    f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, "
+                    f"batch size {plan.batch_size}); {DIVERGED}"
+                )
+            self.losses.append(value)
+        self.unread = {}
 
     def end(self) -> None:
         """Restore the best weights, if dev was rated."""
@@ -179,6 +198,7 @@ class TrainerState:
 
     def state(self, step: int, finished: bool = False) -> State:
         """Everything the next step depends on; of a finished training its result."""
+        self.read_losses()
         tensors = {f"leaves/{name}": values for name, values in self.leaves.values.items()}
         facts: dict[str, Any] = {"done": asdict(self.done)}
         if finished:
@@ -212,32 +232,25 @@ class TrainerState:
             self.best = (*score,), step, state.part("best")
 
 
-def _gradients(
-    model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan, step: int
-) -> float:
+def _gradients(model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:
     """Leave the gradient of a batch's loss in the leaves; gives the loss."""
     model.model.train()
     leaves.clear()  # so that a head whose task isn't in this batch doesn't move
     loss = loss_of(model, model.batch(examples))
     loss.backward()
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise TrainingError(
-            f"the loss became {value} at step {step} of {plan.steps} (learning rate {plan.learning_rate}, batch size "
-            f"{plan.batch_size}); {DIVERGED}"
-        )
     if plan.clip_norm:
         leaves.clip(plan.clip_norm)
     leaves.take_gradients()
-    return value
+    return loss.detach()
 
 
 @torch.no_grad()
 def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) -> None:
     """Add the gradient of l1 * ||theta - start||_1."""
-    for name, origin in start.items():
-        if leaves.values[name].grad is not None:
-            leaves.values[name].grad.add_((leaves.values[name] - origin).sign_(), alpha=l1)
+    for names in grouped({name: leaves.values[name] for name in start if leaves.values[name].grad is not None}):
+        moved = torch._foreach_sub([leaves.values[name] for name in names], [start[name] for name in names])
+        torch._foreach_sign_(moved)
+        torch._foreach_add_([leaves.values[name].grad for name in names], moved, alpha=l1)
 
 
 def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:

@@ -49,7 +49,7 @@ def train(
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), its gradient once that of the rest is
     clipped, as `penalty` does.
-    Raises TrainingError if the loss is not a number.
+    Raises TrainingError, within ten steps, if the loss is not a number.
     """
     loop = kept_loop(plan.steps) if hooks.resumes else None
     course, readers = TrainerState(trained, plan, only), {}

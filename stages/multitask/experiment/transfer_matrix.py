@@ -49,7 +49,7 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
 
 def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
     """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
-    fingerprint, regions = cell.fingerprint(), {}
+    fingerprint, regions = cell.fingerprint, {}
     for task in tasks:
         path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
         stored = read_mask(path)

@@ -40,15 +40,15 @@ def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Lear
     return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
 
 
-def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., float]:
+def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:
     """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
 
     streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
 
-    def gradient(passed_over: bool = False) -> float:
+    def gradient(passed_over: bool = False) -> Tensor:
         if passed_over:
             return sum(loss_gradient(True) for loss_gradient in streams)
-        total, sums = 0.0, dict[str, Tensor]()
+        total, sums = 0, dict[str, Tensor]()
         for evidence, loss_gradient in zip(evidences, streams, strict=True):
             total += loss_gradient()
             for name, weight in evidence.weights.items():

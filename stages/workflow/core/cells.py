@@ -1,6 +1,7 @@
 """One (task, seed): its fine-tuned model, opened once and turned into one variant after another."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,14 @@ class GraftCell:
         """The fine-tuned values that a mask selects, on the CPU."""
         return {name: part.cpu() for name, part in values_at(self.finetuned, mask).items()}
 
+    @cached_property
     def fingerprint(self) -> str:
         """The fingerprint of the pretrained region (Region.fingerprint)."""
         return self.region.fingerprint(self.pretrained)
 
     def origin(self) -> dict[str, Any]:
         """The model and cell that a mask or an order belongs to, for its header."""
-        return {"fingerprint": self.fingerprint(), "model": self.anatomy.name, "task": self.task, "seed": self.seed}
+        return {"fingerprint": self.fingerprint, "model": self.anatomy.name, "task": self.task, "seed": self.seed}
 
     def about(self) -> dict[str, Any]:
         """The entries that every record of this cell has."""
