@@ -23,12 +23,12 @@ def standard_error(share: float, n: int) -> float:
 
 
 def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
-    """F1 of label number `positive`, None: mean F1 of all labels (macro); 0 for a label neither predicted nor present."""
+    """F1 of label number `positive`, 0 if it is neither predicted nor present; None: mean F1 of the labels that are either (macro)."""
     predicted = logits.argmax(1)
     classes = range(logits.shape[1]) if positive is None else [positive]
     hits = [np.sum((predicted == label) & (labels == label)) for label in classes]
     totals = [np.sum(predicted == label) + np.sum(labels == label) for label in classes]
-    return float(np.mean([2 * hit / total if total else 0.0 for hit, total in zip(hits, totals, strict=True)]))
+    return float(np.mean([2 * hit / total for hit, total in zip(hits, totals, strict=True) if total] or [0.0]))
 
 
 def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
