@@ -107,6 +107,9 @@ def test_same_text_overlooks_case_spacing_and_punctuation():
     keys = {text_key(row(text)) for text in ("It 's fine .", "it's fine", "IT'S  FINE")}
     assert len(keys) == 1
     assert len({text_key(row(text)) for text in ("it is fine", "it's fine", ":)", ":(")}) == 4
+    others = ("कल गया", "कल गयी", "C++", "C#", "a > b", "a < b", "e\u0301", "e")
+    assert len({text_key(row(text)) for text in others}) == len(others), "marks and symbols tell texts apart"
+    assert text_key(row("Straße")) == text_key(row("STRASSE"))
     assert text_key(row("ab", sentence2="c")) != text_key(row("a", sentence2="bc"))
 
 

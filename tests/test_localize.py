@@ -396,15 +396,45 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     options = f"--data {rows} --test {tests} {COLUMNS} --localizer grown --set rounds=1"
     localize(*cell, tmp_path / "patch", options)
     said = capsys.readouterr().out
-    for variant in ("pretrained", "fine-tuned", "grafted"):
+    for variant in ("pretrained", "fine-tuned", "grafted", r"whole region \(100 %\)"):
         columns = rf"\n{variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n"
         assert re.search(columns, said), "n, score, agreement, retained, gain, ECE"
     ends = r"\npretrained +\d+ .* 0\.0 +[\d.]+\nfine-tuned +\d+ .* 100\.0 +[\d.]+\n"
     assert re.search(ends, said), "gains of the ends"
+    whole = next(line for line in said.splitlines() if line.startswith("whole region"))
+    assert whole.split()[4:] == next(line for line in said.splitlines() if line.startswith("fine-tuned")).split()[1:]
     assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
     grown, _ = read_patch(tmp_path / "patch" / PATCH)
     localize(*cell, tmp_path / "moved", "--sparsity 0.05")
     assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
+
+
+@pytest.mark.parametrize("localizer", ["movement", "random", "grown --set rounds=1", "learned --set steps=3"])
+def test_several_sizes_give_the_patches_of_single_ones_a_row_each_and_a_curve(
+    cell, rows, tmp_path, capsys, monkeypatch, localizer
+):
+    loaded, load = [], LabelModel.load
+    monkeypatch.setattr(LabelModel, "load", lambda *given, **named: loaded.append(1) or load(*given, **named))
+    options = f"{COLUMNS.replace('--sparsity 0.05', '')} --localizer {localizer} --data {rows}"
+    localize(*cell, tmp_path / "all", f"{options} --sparsity 0.02 0.005 0.02")
+    said = capsys.readouterr().out
+    shown = [line.split()[:2] for line in said.splitlines() if line.startswith("grafted")]
+    assert shown == [["grafted", "0.005"], ["grafted", "0.02"]] and len(loaded) == 1
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.005", "0.02", "curve.png"]
+    assert (tmp_path / "all/curve.png").read_bytes().startswith(b"\x89PNG")
+    for size in ("0.005", "0.02"):
+        localize(*cell, tmp_path / size, f"{options} --sparsity {size}")
+        for file in (PATCH, "README.md"):
+            assert (tmp_path / "all" / size / file).read_bytes() == (tmp_path / size / file).read_bytes()
+
+
+def test_without_rows_the_curve_is_that_of_the_movement(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 0.01 1.0")
+    shares = re.findall(r"^([\d.]+) % of the region", capsys.readouterr().out, re.MULTILINE)
+    assert len(shares) == 2 and float(shares[0]) < 50 and shares[1] == "100.0"
+    assert (tmp_path / "all/curve.png").is_file()
+    line = refused(capsys, pico_bert, tuned, tmp_path / "none", "--sparsity 0.01 2")
+    assert line.startswith("--sparsity: 2.0 is not allowed: should be less than or equal to 1")
 
 
 def test_a_live_model_in_bfloat16_is_taken_where_it_rounds_nothing(cell, rows, tmp_path, capsys, monkeypatch):

@@ -595,6 +595,9 @@ def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near):
 
 def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files):
     result = run_stage(files, "stages.workflow.core.settings")
+    assert (result.returncode, result.stderr) == (0, "") and result.stdout.count("\n") == 1
+    assert result.stdout.startswith("params.yaml is fine, and so are those of 7 more pipelines")
+    result = run_stage(files, "stages.workflow.core.settings", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]

@@ -12,7 +12,7 @@ from stages.workflow.core.settings import PIPELINES
 from tests.dvc_project import ROOT, Copy, make_original
 from tests.settings_files import lay_out_settings
 
-SETTINGS = ("python", "-m", "stages.workflow.core.settings")
+SETTINGS = ("python", "-m", "stages.workflow.core.settings", "--json")
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -8,6 +8,7 @@ import torch
 from stages.lib import runtime
 from stages.lib.errors import ModelError
 from stages.lib.models.precision import native_precision, read_precision, write_precision
+from stages.lib.runtime import device_of
 from stages.workflow.core import paths
 
 
@@ -43,3 +44,10 @@ def test_what_was_chosen_lies_with_the_model_and_is_what_stages_compute_in(tmp_p
     write_precision("float64", paths.PRETRAINED)
     with pytest.raises(ModelError, match="damaged: the precision is 'float64', not float32 or bfloat16"):
         read_precision(paths.PRETRAINED)
+
+
+@pytest.mark.parametrize(("cuda", "mps", "device"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_auto_is_the_fastest_device_that_is_there(monkeypatch, cuda, mps, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert device_of("auto").type == device

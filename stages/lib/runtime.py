@@ -71,9 +71,9 @@ def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
 
 def device_of(name: str) -> torch.device:
     """The device of a name.  Raises ParamsError if it isn't there."""
+    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "cpu": lambda: True}
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    available = {"cpu": lambda: True, "cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+        name = next(device for device, is_there in available.items() if is_there())
     if not available[name]():
         raise ParamsError(f"runtime.device: {name!r} is not available on this machine; use 'auto' or 'cpu'")
     return torch.device(name)

@@ -6,7 +6,7 @@ from numbers import Real
 
 UNKNOWN = "n/a"
 # names whose underscores are more than spaces, and parts of names that are not written as in settings
-PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1"}
+PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1", "whole_region": "whole region (100 %)"}
 SPELLED = {
     "finetuned": "fine-tuned", "sgd": "SGD", "adamw": "AdamW", "ewc": "EWC", "ties": "TIES", "dare": "DARE", "fish": "FISH",
     "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",

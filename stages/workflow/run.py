@@ -147,7 +147,8 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
                 repro.end(stage, printed or f"exit code {code}" if code else None)
                 outcome = "failed" if stage in repro.failed else "done"
                 report = "" if is_kept(stage) or code else f"\n{printed.rstrip()}"
-                bar.write(f"{outcome} {stage.addressing} ({seconds:.1f} s){report}")
+                count = f"{repro.finished} of {len(repro.steps)}"  # a bar is not drawn where output is piped
+                bar.write(f"{outcome} {stage.addressing} ({seconds:.1f} s; {count}){report}")
                 stages = repro.begin()
 
 

@@ -113,7 +113,10 @@ class TaskSpec(Section):
         description="label names; their order is the order of the logits; null for rows of a prompt and a completion"
     )
     metric: Literal["accuracy", "f1", "mcc"] = "accuracy"
-    positive: str | None = Field(None, description="the label that binary F1 counts; null for macro F1")
+    positive: str | None = Field(
+        None,
+        description="the label that binary F1 counts; null for macro F1, of the labels that are in the test rows or predicted",
+    )
     prompt: Prompt | None = Field(None, description="for masked language models")
     causal_prompt: Prompt | None = Field(None, description="for causal language models: {mask} comes last")
     hub: HubSource | None = None

@@ -31,7 +31,7 @@ def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
     classes = np.unique([predicted, labels]) if positive is None else [positive]
     hits = [np.sum((predicted == label) & (labels == label)) for label in classes]
     totals = [np.sum(predicted == label) + np.sum(labels == label) for label in classes]
-    return float(np.mean([2 * hit / total if total else 0.0 for hit, total in zip(hits, totals, strict=True)]))
+    return float(np.mean([2 * hit / total for hit, total in zip(hits, totals, strict=True) if total] or [0.0]))
 
 
 def mcc(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -8,6 +8,9 @@ GRAFTED = "grafted"
 WHOLE_REGION = "whole region (100 %)"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 
+# the graft of everything in the region, with which `graft localize` compares its own
+WHOLE_REGION = "whole_region"
+
 # The controls of a graft's calibration, both fitted on dev: the fine-tuned model at one temperature, and all
 # weights between the pretrained and the fine-tuned model.
 TEMPERED = "finetuned_tempered"

@@ -13,17 +13,18 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, find_mask, localizer_of, settings_of
+from ..localizers.registry import Budget, FoundMask, localizer_of, settings_of
+from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
 from ..settings import Section
 from ..words import percent
 from .base import Base
-from .card import score_table
+from .card import Scores, score_table
 from .export import write_folder
 from .localize_context import LocalizeContext, PeakMemory, warn_of_size
-from .localize_data import find_with_data
+from .localize_data import find_with_data, graft_names
 from .options import LocalizeOptions
 from .pair import Pair, carried, open_pair, survey
 from .patch_file import GraftFile, make_patch
@@ -34,32 +35,50 @@ MOST_TOKENS = 512
 
 
 def localize(**options: Any) -> str:
-    """Write the patch that takes the base model towards the fine-tuned one; gives a summary.
+    """Write the patch that takes the base model towards the fine-tuned one, or one of each size; gives a summary.
 
     Raises GraftError with every reason why these two can't be compared, or the options (LocalizeOptions) can't be used.
     """
     request = LocalizeOptions.read(options)
     started, peak, target, settings = time.monotonic(), PeakMemory(), free(request.to), _settings(request)
+    if several := len(sizes := sorted({*request.sparsity})) > 1:
+        from .curve import save_curve  # what it needs is found missing before the work, not after
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = pair.anatomy.region(request.region, "--region")
-    budget = Budget.of(region, request.sparsity, "top_k", "--sparsity")
+    budgets = [Budget.of(region, size, "top_k", "--sparsity") for size in sizes]
     most = request.max_length or min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
     _require_fit(request, pair)
-    work = LocalizeContext(request, pair, region, budget, task_of(request, pair), most, settings, peak)
+    work = LocalizeContext(request, pair, region, budgets, task_of(request, pair), most, settings, peak)
     if request.data:
         warn_of_size(pair)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
         moved = survey(pair, request.region, step)
     found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
-    patch = _make_patch(work, found, target)
-    written = write_folder(target, patch, AS_PATCH, scores)
-    share = carried(pair, patch.stored.mask, patch.stored.values) / sum(moved[name] for name in {*request.region})
-    notes = [f"{percent(share)} % of the region's squared movement.", *_assumptions(work, moved), *lines]
+    whole = sum(moved[name] for name in {*request.region})
+    written, shares = _write(work, found, scores, target, whole)
+    if several:
+        save_curve(target / "curve.png", dict(zip(sizes, shares, strict=True)), scores)
+    notes = [*_assumptions(work, moved), *lines]
     scored = tabulate(score_table(scores, "in %"), tablefmt="plain", disable_numparse=True)
     took = (
         f"{time.monotonic() - started:.1f} seconds, at most {peak.bytes / 2**20:.0f} MiB of memory beside mapped files."
     )
-    return "\n".join([written, *notes, *filter(None, [scored]), took])
+    return "\n".join([*written, *notes, *filter(None, [scored]), took])
+
+
+def _write(
+    work: LocalizeContext, found: list[FoundMask], scores: Scores, target: Path, whole: float
+) -> tuple[list[str], list[float]]:
+    """Write the patches of the masks; gives lines about them, and each one's share of the `whole` squared movement."""
+    names, lines, shares = graft_names(work), [], []
+    for name, budget, one in zip(names, work.budgets, found, strict=True):
+        folder = target if len(names) == 1 else target / f"{budget.share:g}"
+        patch = _make_patch(work, one, folder)
+        own = {GRAFTED if key == name else key: row for key, row in scores.items() if key not in names or key == name}
+        shares.append(carried(work.pair, patch.stored.mask, patch.stored.values) / whole)
+        lines.append(write_folder(folder, patch, AS_PATCH, own))
+        lines.append(f"{percent(shares[-1])} % of the region's squared movement.")
+    return lines, shares
 
 
 def _settings(request: LocalizeOptions) -> Section:
@@ -121,13 +140,13 @@ def task_of(request: LocalizeOptions, pair: Pair) -> TaskSpec:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None
 
 
-def _find(work: LocalizeContext) -> FoundMask:
-    """The mask by a localizer that looks at weights alone."""
+def _find(work: LocalizeContext) -> list[FoundMask]:
+    """The masks by a localizer that looks at weights alone."""
     request, pair = work.request, work.pair
     with work.peak.progress("localize", len(work.region.shapes), "tensor") as step:
         generator = draws(request.localizer, work.task.name, request.seed)
         evidence = from_tensors(work.region, pair.rounded_base.values(), pair.finetuned.values(step), generator)
-        return find_mask(request.localizer, evidence, work.settings, work.budget)
+        return work.find_masks(evidence)
 
 
 def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftFile:

@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
 from ..data.tasks import TaskSpec
 from ..grafting.region import Region
-from ..localizers.registry import Budget
+from ..localizers.evidence import LocalizerInput
+from ..localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from ..models.evidence import draws
 from ..models.sources import weight_files
 from ..progress import progress
 from ..settings import Section
@@ -48,16 +50,27 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class LocalizeContext:
-    """Everything that a localizer is run with; the request is what was asked for on the command line."""
+    """Everything that a localizer is run with; the request is what was asked for on the command line, the smallest budget first."""
 
     request: LocalizeOptions
     pair: Pair
     region: Region
-    budget: Budget
+    budgets: list[Budget]
     task: TaskSpec
     max_length: int
     settings: Section
     peak: PeakMemory
+
+    def find_masks(self, evidence: LocalizerInput) -> list[FoundMask]:
+        """The mask of each budget, as if it were the only one: of a localizer that only ranks from one ranking, since these are nested."""
+        name, localizer, order = self.request.localizer, localizer_of(self.request.localizer), None
+        if localizer.refine is None:
+            order = localizer.rank(evidence, self.settings, self.budgets[-1].k)
+        found = []
+        for budget in self.budgets:
+            generator = draws(name, self.task.name, self.request.seed)
+            found.append(find_mask(name, replace(evidence, generator=generator), self.settings, budget, order))
+        return found
 
 
 def warn_of_size(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..grafting.mask import GraftMask
 from ..localizers.evidence import counted
-from ..localizers.registry import FoundMask, find_mask
+from ..localizers.registry import FoundMask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
@@ -35,9 +35,11 @@ BINS = 15
 MOST = 2**26
 
 
-def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]:
-    """The mask by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
+def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list[str]]:
+    """The masks by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
 
+    The whole region's fine-tuned values on the base are the graft of everything: what no smaller one is expected to beat, and
+    where they score lower than the fine-tuned model, something outside the region matters.
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
     rows, lines = split_rows(work)
@@ -46,7 +48,8 @@ def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]
     require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
-    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=4)
+    grafts = graft_names(work)
+    evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3 + len(grafts))
     with evaluation.progress("score"):
         evaluation.predict(FINETUNED)
         model.put(before)
@@ -56,14 +59,19 @@ def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
-            noted = counted(evidence, len(rows["train"]), step)
-            found = find_mask(request.localizer, noted, work.settings, work.budget)
-        for name, mask in ((GRAFTED, found.mask), (WHOLE_REGION, GraftMask.full(work.region))):
+            found = work.find_masks(counted(evidence, len(rows["train"]), step))
+        masks = [one.mask for one in found]
+        for name, mask in zip((*grafts, WHOLE_REGION), (*masks, GraftMask.full(work.region)), strict=True):
             replace(evidence, pretrained=before).put_graft(mask)
             evaluation.predict(name)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION) if scored}, lines
+    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, *grafts, WHOLE_REGION) if scored}, lines
+
+
+def graft_names(work: LocalizeContext) -> list[str]:
+    """The variant of each budget's graft: of one alone its usual name, of several with its size."""
+    return [GRAFTED] if len(work.budgets) == 1 else [f"{GRAFTED}_{budget.share:g}" for budget in work.budgets]
 
 
 def _load(work: LocalizeContext) -> LabelModel:

@@ -3,7 +3,7 @@
 from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 
@@ -34,7 +34,12 @@ class LocalizeOptions(Section):
     base: str = Field(description="pretrained checkpoint: a folder or a hub id")
     finetuned: str = Field(description="the same after fine-tuning, outside of this project or not")
     to: Path = Field(description="folder of the patch; must not exist yet")
-    sparsity: Share = Field(1e-4, description="selected / graftable parameters")
+    sparsity: list[Share] = Field(
+        [1e-4],
+        min_length=1,
+        description="selected / graftable parameters; default: 0.0001; of several each has a patch in a folder of its own, beside "
+        "curve.png",
+    )
     localizer: Annotated[str, AfterValidator(_localizer)] = Field("movement", description=", ".join(NAMES))
     region: list[Group] = Field(
         ["layers"], description="groups that are graftable: layers, embeddings, pooler, lm_head; default: layers"
@@ -90,9 +95,10 @@ class LocalizeOptions(Section):
 
 def add_options(parser: ArgumentParser) -> None:
     """One for each field; what isn't given keeps its default."""
+    hints = get_type_hints(LocalizeOptions)
     for name, field in LocalizeOptions.model_fields.items():
-        kinds = {int, float, Path} & {field.annotation, *get_args(field.annotation)}
-        several = {"nargs": "+", "action": "extend"} if get_origin(field.annotation) is list else {}
+        kinds = {int, float, Path} & {hints[name], *get_args(hints[name])}
+        several = {"nargs": "+", "action": "extend"} if get_origin(hints[name]) is list else {}
         default = f"; default: {field.default}" if field.default and not several else ""
         parser.add_argument(
             f"--{name.replace('_', '-')}",

@@ -5,9 +5,10 @@ its entry in dvc.yaml doesn't list (a test compares the two).  Before that the f
 steps: each setting by its kind, all problems at once; then, if there were none, the rules between settings.  What there is
 to set stands in the settings.py of each pipeline, which is found by its folder.
 
-    python -m stages.workflow.core.settings        checks all files and prints every resolved setting
+    python -m stages.workflow.core.settings [--json]    checks all files, with --json it prints every resolved setting
 """
 
+import argparse
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -236,13 +237,16 @@ def require_listed(module: str, arguments: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Check all files and print the settings as JSON."""
-    sections = load_all().items()
-    print(
-        json.dumps(
-            {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in sections}, indent=2
-        )
-    )
+    """Check all files and say so, or print the settings as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m stages.workflow.core.settings", description="Check params.yaml.")
+    parser.add_argument("--json", action="store_true", help="print every resolved setting")
+    asked, values = parser.parse_args(), load_all()
+    if not asked.json:
+        others = len({OWNERS[name] for name in values} - {""})
+        print(f"{paths.PARAMS} is fine" + f", and so are those of {others} more pipelines" * bool(others))
+        return
+    shown = {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in values.items()}
+    print(json.dumps(shown, indent=2))
 
 
 if __name__ == "__main__":
