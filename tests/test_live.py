@@ -1,5 +1,6 @@
 """A patch on a live model gives what the pipeline's graft gives, and leaves no trace; what doesn't fit is refused by name."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from stages.lib.grafting.mask_file import StoredMask, write_mask
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.paths import PATCH
 from tests.graft_project import MASK, Project, graft, make_project
+from tests.graft_project import refused as refused_command
 from tests.pico import random_mask, same
 from tests.sealed import change_one_value
 from tests.test_exchange import FORGERIES, REFUSALS
@@ -179,6 +181,22 @@ def test_damaged_and_forged_patches_are_refused(standard, case, tmp_path):
     with pytest.raises(MaskError), grafted(model, tmp_path / "patch"):
         pass
     assert same(state(model), before)
+
+
+KERNEL, CODE = {"_attn_implementation": "evil/kernel"}, {"auto_map": {"AutoConfig": "evil.Config"}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"), [(KERNEL, "a kernel of the hub"), (CODE, "code that comes with the model")]
+)
+def test_code_that_a_base_names_is_never_asked_for(standard, tmp_path, capsys, setting, words):
+    shutil.copytree("models/pretrained", tmp_path / "base")
+    (tmp_path / "base/SHA256SUMS").unlink()
+    config = tmp_path / "base/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | setting))
+    with pytest.raises(ModelError, match=f"config.json: {[*setting][0]} names {words}"):
+        load_graft(tmp_path / "base", "first")
+    assert words in refused_command(capsys, "apply", "first", "--base", tmp_path / "base", "--to", tmp_path / "new")
 
 
 def refused(model: nn.Module) -> str:

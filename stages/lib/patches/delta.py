@@ -21,6 +21,7 @@ from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask_file import named_tensors
 from ..io import write_json
+from ..models.loading import load_config
 from .base import Base
 from .patch_file import GraftFile
 
@@ -139,15 +140,16 @@ def _holders(patch: GraftFile, base: Base) -> tuple[list[str], dict[str, list[st
     """Selected parameters by how they are held: weights of linear layers, norms with all their parameters, not at all."""
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(base.folder, trust_remote_code=False)
     with torch.device("meta"):
-        model = getattr(transformers, patch.use.auto_class).from_config(config)
+        model = getattr(transformers, patch.use.auto_class).from_config(
+            load_config(base.folder), trust_remote_code=False
+        )
     linear, norms, left = [], {}, []
     for name in patch.stored.mask.indices:
         owner, _, part = name.rpartition(".")
         module = model.get_submodule(owner)
         parts = dict(module.named_parameters())
-        if isinstance(module, nn.Linear) and part == "weight":
+        if type(module) is nn.Linear and part == "weight":  # what derives from it may compute otherwise
             linear.append(name)
         elif not isinstance(module, nn.Linear) and all(
             one.dim() == 1 and "." not in path for path, one in parts.items()

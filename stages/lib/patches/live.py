@@ -26,6 +26,8 @@ from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
 from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, named_weights
+from ..models.loading import FROM_FOLDER
+from ..models.sources import find_checkpoint
 from .base import Weights
 from .patch_file import GraftFile, read_patch
 
@@ -47,7 +49,8 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     """The base model of a folder or the hub with a patch (its folder or file) on it, in eval mode.
 
     `options` are those of transformers' `from_pretrained`.  All is checked and put together in float32; a `dtype` is what
-    the result is turned into.  Raises MaskError if the patch is damaged or was made for another model.
+    the result is turned into.  Raises MaskError if the patch is damaged or was made for another model, ModelError if the base
+    isn't complete or names code of its own or of the hub, which is never run.
     """
     import transformers
 
@@ -55,11 +58,12 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype):
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
-    options = {"use_safetensors": True, **options, **file.use.options, "dtype": torch.float32}
+    folder, _ = find_checkpoint(str(base), options.pop("revision", None), tokenizer=False)
+    options = {"use_safetensors": True, **options, **file.use.options, **FROM_FOLDER, "dtype": torch.float32}
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
     try:
-        model = getattr(transformers, file.use.auto_class).from_pretrained(base, **options)
+        model = getattr(transformers, file.use.auto_class).from_pretrained(folder, **options)
     except AssertionError as error:  # a padding token that the model doesn't have
         raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {file.use.options}: {error}") from error
     finally:
