@@ -194,7 +194,7 @@ def test_code_that_a_base_names_is_never_asked_for(standard, tmp_path, capsys, s
     (tmp_path / "base/SHA256SUMS").unlink()
     config = tmp_path / "base/config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | setting))
-    with pytest.raises(ModelError, match=f"config.json: {[*setting][0]} names {words}"):
+    with pytest.raises(ModelError, match=f"config.json: {next(iter(setting))} names {words}"):
         load_graft(tmp_path / "base", "first")
     assert words in refused_command(capsys, "apply", "first", "--base", tmp_path / "base", "--to", tmp_path / "new")
 
@@ -227,3 +227,21 @@ def test_other_models_are_refused_by_name(standard, projects, tmp_path):
     opened = open_patch("first", model)
     with pytest.raises(ModelError, match="was opened for another model"), grafted(load("models/pretrained"), opened):
         pass
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_a_model_that_apply_writes_has_the_type_of_its_base(standard, tmp_path, monkeypatch, kind):
+    base, tuned = (load(folder).to(getattr(torch, kind)) for folder in ("models/pretrained", "first-model"))
+    for model, name in ((base, "base"), (tuned, "tuned")):
+        shutil.copytree(
+            "models/pretrained", tmp_path / name, ignore=shutil.ignore_patterns("SHA256SUMS", "anatomy.json")
+        )
+        model.save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    graft("localize", "--base", "base", "--finetuned", "tuned", "--to", "patch", "--sparsity", "0.5", "--task", "toy")
+    graft("apply", "patch", "--base", "base", "--to", "applied")
+    found = load("applied", dtype="auto")
+    assert found.config.dtype == next(found.parameters()).dtype == getattr(torch, kind)
+    assert same(state(found.float()), state(load_graft("base", "patch")))
+    sizes = [(Path(name) / "model.safetensors").stat().st_size for name in ("applied", "base")]
+    assert sizes[0] < 1.1 * sizes[1]

@@ -192,3 +192,25 @@ def test_chance_is_what_random_masks_do():
 
 def test_every_rule_is_a_method_of_its_own():
     assert [*STITCHES.values()] == [*RULES] and {*STITCHES} <= {*KINDS}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rule", RULES)
+def test_grafts_in_half_precision_stay_in_it(three, rule, kind):
+    _, pretrained, grafts = three
+    halves = [replace(part, values={name: values.to(kind) for name, values in part.values.items()}) for part in grafts]
+    exact = [replace(part, values={name: values.float() for name, values in part.values.items()}) for part in halves]
+    wanted = stitch(exact, pretrained, rule).values
+    assert same(stitch(halves, pretrained, rule).values, {name: values.to(kind) for name, values in wanted.items()})
+
+
+def test_a_sum_that_no_number_of_its_type_holds_is_refused(three):
+    _, pretrained, grafts = three
+    large = [
+        replace(part, values={name: torch.full_like(v, 6e4).half() for name, v in part.values.items()})
+        for part in grafts
+    ]
+    with pytest.raises(
+        MaskError, match=r": the sum of these grafts is more than torch.float16 holds; take another rule$"
+    ):
+        stitch(large, pretrained, "sum")

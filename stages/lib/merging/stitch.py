@@ -12,6 +12,7 @@ Mean and sum give the same bits for every order of the grafts.
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> Stor
     """One graft with the union of the masks, on the pretrained values of their region.
 
     A task's trained head stays its own, as `<task>:<name>`.  Raises MaskError unless all were made for
-    this pretrained model, region and mode, and no task comes with two heads; ValueError for an unknown rule.
+    this pretrained model, region and mode, no task comes with two heads, and the values are finite; ValueError for an unknown rule.
     """
     if rule not in RULES:
         raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
@@ -88,15 +89,19 @@ def _model(graft: StoredMask) -> str:
 def _joined(grafts: Sequence[StoredMask], name: str, pretrained: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     """Sorted flat indices of the union in one tensor, and their values."""
     indices = torch.cat([graft.mask.indices[name] for graft in grafts]).unique(sorted=True)
-    values = pretrained.detach().reshape(-1)[indices].repeat(len(grafts), 1)
+    kind = reduce(torch.promote_types, (graft.values[name].dtype for graft in grafts))
+    start = pretrained.detach().reshape(-1)[indices]
+    values = start.to(torch.promote_types(kind, start.dtype)).repeat(len(grafts), 1)
     selected = torch.zeros(values.shape, dtype=torch.bool)
     for row, graft in enumerate(grafts):
         places = torch.searchsorted(indices, graft.mask.indices[name])
-        values[row, places], selected[row, places] = graft.values[name], True
+        values[row, places], selected[row, places] = graft.values[name].to(values), True
     chosen = _of_row(values, selected.int().argmax(0))
     colliding = selected.sum(0) > 1
-    start = pretrained.detach().reshape(-1)[indices[colliding]]
-    chosen[colliding] = _RULES[rule](values[:, colliding], selected[:, colliding], start).to(chosen.dtype)
+    chosen[colliding] = _RULES[rule](values[:, colliding], selected[:, colliding], start[colliding]).to(chosen)
+    chosen = chosen.to(kind)
+    if not bool(chosen.isfinite().all()):
+        raise MaskError(f"{name}: the {rule} of these grafts is more than {kind} holds; take another rule")
     return indices, chosen
 
 

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import MaskError, ModelError
@@ -16,6 +17,9 @@ from ..models.checkpoints import Checkpoint, Named, lacking, skeleton, untied
 from ..models.structure import anatomy_of
 from .patch_file import GraftFile
 from .paths import CONFIG
+
+# the types of files that are narrower than float32, in which values are compared
+TORCH = {"BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,12 @@ class Weights:
 
 @dataclass(frozen=True)
 class Base(Weights):
-    """Those of a folder, with the config that a model of it is written with."""
+    """Those of a folder, with the config that a model of it is written with, and `dtype`, which holds all that its files do."""
 
     folder: Path
     anatomy: ModelSpec
     config: dict[str, Any]
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, folder: Path, anatomy: ModelSpec, tensors: Tensors, config: dict[str, Any]) -> "Base":
@@ -111,4 +116,6 @@ def open_base(folder: Path, graft: GraftFile) -> Base:
     def read(name: str) -> Tensor:
         return known.read(name).float() if name in known.stored else buffers.read(name)
 
-    return Base.of(folder, anatomy, LazyTensors([*known.stored, *buffers.stored], read), config)
+    opened = Base.of(folder, anatomy, LazyTensors([*known.stored, *buffers.stored], read), config)
+    types = [TORCH.get(name, torch.float32) for name in known.types]
+    return replace(opened, dtype=types[0] if len(types) == 1 else torch.float32)

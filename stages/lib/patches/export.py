@@ -1,9 +1,11 @@
 """export and apply: a graft leaves the project in one of several forms, and a patch comes back onto its base."""
 
 import shutil
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -72,7 +74,7 @@ def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, le
     head = {name: values.float() for name, values in patch.stored.head.items()}
     if form == MODEL:
         region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
-        _write_model(folder, {**base.tensors, **region, **head}, patch.use.config, base)
+        _write_model(folder, *_in_type_of(patch, base, {**base.tensors, **region, **head}), base)
         return ""
     deltas = deltas_of(patch, base)
     if form == SPARSE_DELTA:
@@ -80,6 +82,16 @@ def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, le
     else:
         _write_model(folder, {**whole_delta(deltas, patch, base), **head}, patch.use.config, base)
     return str(deltas)
+
+
+def _in_type_of(patch: GraftFile, base: Base, whole: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A whole model in the type of the base's files, or a wider one where a value needs it; and the settings that change."""
+    kinds = {values.dtype for values in (*patch.stored.values.values(), *patch.stored.head.values())}
+    kind = reduce(torch.promote_types, kinds, base.dtype)
+    if kind == torch.float32:
+        return whole, patch.use.config
+    tensors = {name: values.to(kind) if values.dtype == torch.float32 else values for name, values in whole.items()}
+    return tensors, {**patch.use.config, "dtype": str(kind).removeprefix("torch.")}
 
 
 def _write_model(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any], base: Base) -> None:
