@@ -406,6 +406,7 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
 WRONG = {
     "graft.sparsty=1": "-S graft.sparsty=1: DVC can't set this (did you mean 'graft.sparsity'?); expected KEY=VALUE",
     "graft.sparsity": "-S graft.sparsity: DVC can't set this; expected KEY=VALUE",
+    "data.columns={label: y}": "-S data.columns={label: y}: DVC can't set this; expected ++data.columns={...} for a table",
     "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
     "graft.region=[": "-S graft.region=[: ",
     "+graft.more=1": "graft.more: unknown setting",

@@ -90,7 +90,8 @@ def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> N
             except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
                 known = flat(parse_yaml(before[file], file, ParamsError))
                 near = "" if key in known else did_you_mean(key, known)
-                raise ParamsError(f"-S {setting}: DVC can't set this{near}; expected KEY=VALUE") from None
+                wanted = f"++{key}={{...}} for a table" if "={" in setting else "KEY=VALUE"
+                raise ParamsError(f"-S {setting}: DVC can't set this{near}; expected {wanted}") from None
         check_settings(targets, before)
     except ParamsError:
         for file, text in before.items():
