@@ -288,3 +288,11 @@ def test_the_module_runs_and_leaves_with_2_after_a_mistake():
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     told = "graft diff: a: no such mask or patch\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+def test_a_mask_that_names_no_task_is_no_part_of_others(project, tmp_path, capsys):
+    about = {name: value for name, value in project.mask.about.items() if name != "task"}
+    for number, more in enumerate(({}, {"task": None})):
+        nameless = changed(MASK, tmp_path / f"nameless{number}", about=about | more)
+        said = refused(capsys, "compose", MASK, nameless, "--to", tmp_path / "both")
+        assert said == f"{nameless}: names no task, by which its part would be found again"

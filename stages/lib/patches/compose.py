@@ -50,6 +50,8 @@ def _require_one_use(grafts: list[GraftFile]) -> None:
 def _part(graft: GraftFile, base: Base) -> GraftFile:
     if len(graft.tasks) > 1:
         raise MaskError(f"{graft.path}: is composed itself, of {', '.join(graft.tasks)}; compose its parts at once")
+    if not graft.tasks[0]:
+        raise MaskError(f"{graft.path}: names no task, by which its part would be found again")
     base.require(graft)
     # not every stage notes the mode, but what fits the base model has its mode
     about = {**graft.stored.about, "mode": base.anatomy.mode, "file": str(graft.path)}

@@ -105,7 +105,7 @@ class GraftFile:
     def tasks(self) -> list[str]:
         """The tasks that it serves: one, or several if it was composed and is not yet a patch."""
         composed = [] if self.use else self.stored.about.get("grafts", [])
-        return [*dict.fromkeys(part["task"] for part in composed)] or [self.stored.about.get("task", "")]
+        return [*dict.fromkeys(part["task"] for part in composed)] or [self.stored.about.get("task") or ""]
 
     @property
     def region(self) -> Region:
