@@ -16,17 +16,6 @@ QUOTES = str.maketrans("", "", "`´")
 Row = dict[str, str | None]
 
 
-class _Only(dict):
-    """For str.translate: takes out all characters but those of these categories."""
-
-    def __init__(self, categories: str) -> None:
-        self.categories = categories
-
-    def __missing__(self, code: int) -> int | None:
-        self[code] = code if unicodedata.category(chr(code))[0] in self.categories else None
-        return self[code]
-
-
 def content(row: Row) -> tuple[str | None, str | None]:
     """The text of a row, both sentences."""
     return row["sentence1"], row.get("sentence2")

@@ -163,7 +163,7 @@ def _hold_out(
     """
     test, rest = [], []
     for row in splits["train"]:
-        unit = (row["group"],) if row["group"] else letters(row, "LN")  # stays on one side
+        unit = (row["group"],) if row["group"] else letters(row)  # stays on one side
         (test if rank(("holdout",), unit) < spec.holdout * 2**BITS else rest).append(row)
     tested = {text_key(row) for row in test}
     train = [row for row in rest if text_key(row) not in tested]
