@@ -599,7 +599,7 @@ def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files):
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
     assert (
-        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "eval_steps": 0}
+        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "select": "last"}
         == shown["localizer"]["stitch"]
     )
     apply_overrides(params_file("study"), ["study.tasks=[nix]"])

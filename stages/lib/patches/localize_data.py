@@ -54,7 +54,7 @@ def find_with_data(work: LocalizeContext) -> tuple[FoundMask, Scores, list[str]]
         with work.peak.progress("localize", None, "example") as step:
             evidence = evidence_about(model, work.region, before, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
-            evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
+            evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             noted = counted(evidence, len(rows["train"]), step)
             found = find_mask(request.localizer, noted, work.settings, work.budget)
         evidence.put_graft(found.mask)
