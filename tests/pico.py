@@ -184,7 +184,7 @@ def localizer_settings(name: str, **changes: Any) -> Section:
     """The section of one localizer, quick on the toy task; changes of settings that it hasn't got are passed over."""
     learning = {
         "base_share": 0.1, "offset": 10.0, "l1": 0.0, "steps": 10, "rate_kind": "relative", "learning_rate": 1.0,
-        "batch_size": 128, "eval_steps": 0,
+        "batch_size": 128, "select": "last", "eval_steps": 2, "fallback": False,
     }  # fmt: skip
     path = {"path_points": [0.0, 0.5], "sign": "signed"}
     talos = {"examples": 12, "mode": "sampled", "draws": 1, "score": "fisher", "rounds": 3, "attenuation": 0.1}

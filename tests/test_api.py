@@ -300,7 +300,7 @@ def test_learning_is_equations_2_to_4_by_autograd():
         s = {n: values.detach() - rate * g for (n, values), g in zip(s.items(), steps_, strict=True)}
     flat = torch.cat([torch.where(inside[n] == 1, -s[n], s[n]).flatten() for n in s])
     options = {"steps": steps, "learning_rate": rate, "offset": offset, "rate_kind": "absolute", "base_share": 0.1}
-    found = sg.localize(base, tuned, sparsity=sparsity, method="learned", **options, eval_steps=0,
+    found = sg.localize(base, tuned, sparsity=sparsity, method="learned", **options, select="last",
                         loss=lambda m: nn.functional.cross_entropy(m(inputs), labels))  # fmt: skip
     assert found.region_indices().tolist() == flat.topk(k).indices.sort().values.tolist()
     assert found.overlap(sg.localize(base, tuned, sparsity=sparsity)) < 1, "control: learning went somewhere"

@@ -251,8 +251,8 @@ def test_every_localizer_finds_a_mask(make_cell, localizer):
     cell = make_cell("generative")
     model, rows, both = cell.load("pretrained"), cell.rows, (cell.pretrained(), cell.finetuned())
     evidence = evidence_about(model, cell.region, *both, rows["train"], ("mask", "toy", 0))
-    evidence = with_dev(evidence, model, rows["dev"])
-    settings = localizer_settings(localizer, steps=2, eval_steps=1)
+    evidence = with_dev(evidence, model, rows["train"], rows["dev"])
+    settings = localizer_settings(localizer, steps=2, select="dev", eval_steps=1, fallback=True)
     k = cell.region.budget(0.05)
     selected = find_mask(localizer, evidence, settings, Budget(k)).mask.selected
     assert (localizer != "bias") <= selected <= k, "a Llama has no biases"
@@ -262,7 +262,7 @@ def test_agreement_on_dev_is_of_whole_rows(make_cell):
     cell = make_cell("generative")
     model = cell.load()
     evidence = evidence_about(model, cell.region, cell.pretrained(), cell.finetuned(), cell.rows["train"], ("mask",))
-    rating = with_dev(evidence, model, cell.rows["dev"]).dev_rating
+    rating = with_dev(evidence, model, cell.rows["train"], cell.rows["dev"]).dev_rating
     same = rating()
     assert same.agreement == 1.0 and same.accuracy == dev_score(model, model.encode(cell.rows["dev"]))[0]
     evidence.put(evidence.pretrained)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from stages.lib.errors import TrainingError
 from stages.lib.grafting.apply import graft, transplant
 from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.region import Region
-from stages.lib.localizers.evidence import DevRating, LocalizerInput
+from stages.lib.localizers.evidence import DevRating, LocalizerInput, OwnScores
 from stages.lib.localizers.learned import LEARNED, MOVEMENT, LearnedMask, Learning, MaskLogits, learn_from, learn_mask
 from stages.lib.localizers.movement import movement_mask, movement_order
 from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.models.predicting import dev_score
+from stages.lib.models.evidence import evidence_about, with_dev
+from stages.lib.models.predicting import dev_score, predictions_of
 from stages.workflow.core.cells import GraftCell, evidence_of
 from tests.memory import PeakBytes
 from tests.pico import TOY, localizer_settings, same
@@ -72,11 +74,11 @@ class Small:
         return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
 
     def learn(
-        self, settings: Learning, k: int = 30, rule: str = "top_k", dev_rating: Callable | None = None
+        self, settings: Learning, k: int = 30, rule: str = "top_k", rating: Callable | None = None
     ) -> tuple[LearnedMask, MaskLogits]:
         """The result and the final T."""
         logits = self.start(settings.offset)
-        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, dev_rating)
+        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, rating)
         return learned, logits
 
 
@@ -224,7 +226,7 @@ def rated(ranks: list[tuple[float, float]], eval_steps: int = 1) -> tuple[Learne
         agreement, minus_loss = next(left)
         return DevRating(agreement, 0.5, -minus_loss)
 
-    return small.learn(changed(ABSOLUTE, steps=4, eval_steps=eval_steps), dev_rating=rating)[0], seen
+    return small.learn(changed(ABSOLUTE, steps=4, select="dev", eval_steps=eval_steps), rating=rating)[0], seen
 
 
 def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
@@ -242,18 +244,60 @@ def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
     assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
 
 
+def evidence_in(small: Small, **more: Any) -> LocalizerInput:
+    """What learn_from asks of a model, with the small network."""
+    return LocalizerInput(
+        small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
+        small.loss_gradient, lambda *_: {}, np.random.default_rng(0), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["top_k", "threshold"])
+@pytest.mark.parametrize("wrong", [0, 3, 6])
+def test_the_authors_rule_is_their_loop(rule, wrong):
+    """`train_graft`: after every step the score of the rounded graft on train plus dev, kept if it is above all before."""
+    small, settings = Small(), changed(ABSOLUTE, select="authors", eval_steps=1)
+    generator = torch.Generator().manual_seed(wrong)
+    dev = torch.randn(9, 6, generator=generator).double()
+    answers = functional_call(small.network, small.finetuned, (dev,)).argmax(1).roll(wrong)
+
+    def scores(values: dict[str, Tensor]) -> OwnScores:
+        sets = ((small.inputs, small.labels), (dev, answers))
+        return OwnScores(
+            *(float((functional_call(small.network, values, (x,)).argmax(1) == y).double().mean()) for x, y in sets)
+        )
+
+    baseline, theirs, seen = 0.0, None, []
+    for step in range(1, settings.steps + 1):
+        flat = small.region.flatten(literal(small, changed(settings, steps=step)))
+        chosen = flat.topk(30).indices
+        mask = GraftMask.from_region_indices(small.region, chosen if rule == "top_k" else chosen[flat[chosen] > 0])
+        seen.append(sum(scores(graft(small.pretrained, small.finetuned, mask))))
+        if seen[-1] > baseline:
+            baseline, theirs = seen[-1], (step, mask)
+
+    evidence = evidence_in(small, own_scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
+    found = learn_from(small.base, evidence, settings, Budget(30, rule))
+    assert found.record["step"] == theirs[0] and found.mask.equals(theirs[1])
+    assert [
+        sum(entry[name] for name in OwnScores._fields) for entry in found.record["history"] if "dev_score" in entry
+    ] == seen
+    last = learn_from(small.base, evidence, changed(settings, select="last"), Budget(30, rule))
+    assert last.record["step"] == settings.steps and not last.mask.equals(found.mask), "control"
+
+
+@pytest.mark.parametrize(("select", "own"), [("dev", 0), ("authors", 1), ("last", 0)])
 @pytest.mark.parametrize(
     ("learned", "movement", "kept"),
     [((0.9, 0.8), (0.8, 0.9), LEARNED), ((0.9, 0.8), (0.9, 0.8), LEARNED), ((0.9, 0.8), (0.9, 0.9), MOVEMENT), ((0.8, 0.9), (0.9, 0.1), MOVEMENT)],
 )  # fmt: skip
-def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept):
-    small = Small()
+def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept, select, own):
+    small, asked = Small(), iter([OwnScores(0.5, 0.5)] * own)
     ratings = iter([DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
-    evidence = LocalizerInput(
-        small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
-        small.loss_gradient, lambda *_: {}, np.random.default_rng(0), lambda: next(ratings),
-    )  # fmt: skip
-    found = learn_from(small.base, evidence, changed(RELATIVE, eval_steps=10), Budget(30))
+    evidence = evidence_in(small, dev_rating=lambda: next(ratings), own_scores=lambda: next(asked))
+    settings = changed(RELATIVE, select=select, eval_steps=10, fallback=True)
+    found = learn_from(small.base, evidence, settings, Budget(30))
+    assert not [*ratings] and not [*asked]
     assert found.mask.selected == 30 and found.record["kept"] == kept
     moved = small.moved_most(30)
     assert found.mask.equals(moved) == (kept == MOVEMENT)
@@ -261,13 +305,21 @@ def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(lear
     assert found.record["dev"][MOVEMENT] == {"agreement": movement[0], "accuracy": movement[1], "loss": 0.1}
 
 
-def test_without_eval_steps_dev_is_never_asked():
+@pytest.mark.parametrize("select", ["dev", "authors", "last"])
+def test_without_the_fallback_the_learned_mask_is_kept(select):
+    small = Small()
+    evidence = evidence_in(small, dev_rating=lambda: DevRating(0.5, 0.5, 1.0), own_scores=lambda: OwnScores(0.5, 0.5))
+    found = learn_from(small.base, evidence, changed(RELATIVE, select=select, steps=2), Budget(30))
+    assert "kept" not in found.record and not found.mask.equals(small.moved_most(30))
+
+
+def test_the_last_mask_is_kept_without_a_look_at_dev():
     def refuse() -> DevRating:
         raise AssertionError("dev was rated")
 
-    assert Small().learn(ABSOLUTE, dev_rating=refuse)[0].step == ABSOLUTE.steps
+    assert Small().learn(ABSOLUTE, rating=refuse)[0].step == ABSOLUTE.steps
     with pytest.raises(AssertionError, match="dev was rated"):
-        Small().learn(changed(ABSOLUTE, eval_steps=20), dev_rating=refuse)
+        Small().learn(changed(ABSOLUTE, select="dev"), rating=refuse)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -306,7 +358,9 @@ def peak_arrays(settings: Learning, copies: int = 0) -> float:
 
 
 @pytest.mark.parametrize(
-    "settings", [RELATIVE, ABSOLUTE, changed(RELATIVE, eval_steps=1)], ids=["relative", "absolute", "rated"]
+    "settings",
+    [RELATIVE, ABSOLUTE, changed(RELATIVE, select="dev", eval_steps=1)],
+    ids=["relative", "absolute", "rated"],
 )
 def test_beside_both_models_learning_holds_one_array_and_temporary_ones_of_a_tensor(settings):
     assert 1.0 < peak_arrays(changed(settings, steps=2)) < 1.5
@@ -334,13 +388,41 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
 
 def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
     (cell, opened), records = opened_in(make_cell), []
-    settings = localizer_settings("learned", eval_steps=2, steps=4)
+    settings = localizer_settings("learned", select="dev", eval_steps=2, fallback=True, steps=4)
     for dev in (cell.rows["dev"], None):
         evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
         records.append(find_mask("learned", evidence, settings, Budget(200)).record)
     assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [2, 4]
     assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_agreement" in entry]
     assert records[0]["kept"] in (LEARNED, MOVEMENT) and "kept" not in records[1]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])
+def test_own_scores_are_by_the_tasks_own_metric_on_train_and_dev(make_cell, metric):
+    cell, opened = opened_in(make_cell)
+    model, positive = copy(opened.model), TOY.labels[1] if metric == "f1" else None
+    model.task = model.task.model_copy(update={"metric": metric, "positive": positive})
+    rows = {"train": cell.rows["train"][:7], "dev": cell.rows["dev"][:11]}
+    evidence = evidence_about(model, opened.region, opened.pretrained, opened.finetuned, rows["train"], ("mask",))
+    evidence.put_graft(GraftMask.empty(opened.region))
+    found = with_dev(evidence, model, rows["train"], rows["dev"]).own_scores()
+    for split, score in zip(rows, found, strict=True):
+        guessed = predictions_of(model, model.encode(rows[split]))[0][:, 0].tolist()
+        right = [model.task.labels.index(row["label"]) for row in rows[split]]
+        assert 0 < sum(map(int.__eq__, guessed, right)) < len(right), "control"
+        assert score == pytest.approx(naive_metric(metric, guessed, right)), split
+
+
+def naive_metric(metric: str, guessed: list[int], right: list[int]) -> float:
+    """The definition, from the counts."""
+    pairs = [*zip(guessed, right, strict=True)]
+    yes, no, over, under = (pairs.count(pair) for pair in ((1, 1), (0, 0), (1, 0), (0, 1)))
+    if metric == "accuracy":
+        return (yes + no) / len(pairs)
+    if metric == "f1":
+        return 2 * yes / (2 * yes + over + under)
+    scale = math.sqrt((yes + over) * (yes + under) * (no + over) * (no + under))
+    return (yes * no - over * under) / scale if scale else 0.0
 
 
 def test_agreement_is_with_the_fine_tuned_model_not_with_the_labels(make_cell):

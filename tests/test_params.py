@@ -80,6 +80,77 @@ def test_the_paper_s_localizer_stands_in_the_file_with_the_defaults_of_its_class
     assert get_by_path(load_all(ROOT), "localizer.learned") == type(get_by_path(load_all(ROOT), "localizer.learned"))()
 
 
+# place in the paper -> profile, setting, value there or a part of it
+REACHED = {
+    "Table 1": ("paper_4096", "readout.localizers", {"learned", "bias"}),
+    "Table 2": ("paper", "data.k", 64),
+    "Table 3": ("paper_4096", "ood.sets", {"sst2", "mpqa", "qnli"}),
+    "Table 4": ("paper_4096", "order.paper", ["qnli", "ag_news", "sst2"]),
+    "Table 5": ("paper_50k", "sweep.sparsities", [0.0003, 0.0006, 0.0012]),
+    "Table 6": ("paper", "peft.methods", {"lora_1", "lora_2", "lora_8"}),
+    "Table 7": ("paper", "peft.methods", {"houlsby_64", "pfeiffer_64"}),
+    "Table 8": ("paper", "sweep.localizers", {"learned", "fish"}),
+    "Table 9": ("gpt2", "model.name", "openai-community/gpt2"),
+    "Figure 2": ("paper", "sweep.sparsities", {0.0001, 0.001, 0.01}),
+    "Figure 3": ("paper", "paradigm.paradigms", {"sgd", "standard"}),
+    "Figure 4": ("paper", "anchor.pruned", {0.1, 0.5, 0.9}),
+    "Figure 5": ("paper", "paradigm.adamw.l1", 0.001),
+    "Figure 6": ("paper", "calibration.histogram_bins", 20),
+    "Figure 7": ("paper_4096", "wise.alphas", {0.0, 0.5, 1.0}),
+    "Figure 8": ("paper_4096", "joint.step_factor", 8),
+    "Figure 9": ("paper", "sweep.localizers", {"learned"}),
+    "Figure 10": ("paper", "sweep.localizers", {"learned"}),
+    "Figure 11": ("paper_4096", "skill.localizers", {"learned", "learned_0.1"}),
+    "Figure 12": ("paper_4096", "skill.localizers", {"learned", "learned_1.0"}),
+    "Figure 13": ("paper_4096", "joint.paradigms", {"adamw"}),
+    "Figure 14": ("paper_4096", "joint.adamw.l1", 0.001),
+    "Figure 15": ("paper", "trajectory.checkpoints.region_step", 1000),
+}
+
+
+def places_in(text: str) -> set[str]:
+    """Tables and figures named in a text: of `Figures 8, 11 to 14` each one."""
+    found = set()
+    for kind, numbers in re.findall(r"\b(table|figure)s? ((?:\d+[a-d]?(?:, | and | to )?)+)", text, re.IGNORECASE):
+        for first, last in re.findall(r"(\d+)[a-d]?(?: to (\d+))?", numbers):
+            found |= {f"{kind.capitalize()} {number}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def test_every_table_and_figure_of_the_paper_s_list_is_reached_by_a_profile(files):
+    assert places_in("Figures 2 and 4a, table 8, figures 11 to 13") == {
+        "Figure 2",
+        "Figure 4",
+        "Table 8",
+        "Figure 11",
+        "Figure 12",
+        "Figure 13",
+    }
+    assert places_in((ROOT / "stages/PAPER.md").read_text()) == {*REACHED}
+    chosen = {name: changed_by(name) for name in ("paper", "paper_4096", "paper_50k", "gpt2")}
+    for place, (name, key, wanted) in REACHED.items():
+        given = get_by_path(chosen[name], key)
+        assert {*wanted} <= {*given} if isinstance(wanted, set) else given == wanted, place
+
+
+@pytest.mark.parametrize("name", ["paper", "paper_4096", "paper_50k"])
+def test_the_profiles_of_the_paper_take_its_authors_settings(files, name):
+    values = changed_by(name)
+    learned = values["localizer"]["learned"]
+    assert (learned["select"], learned["eval_steps"], learned["fallback"]) == ("authors", 1, False)
+    assert (learned["rate_kind"], learned["learning_rate"], values["graft"]["rule"]) == ("absolute", 1e7, "threshold")
+    assert values["finetune"]["clip_norm"] == values["peft"]["training"]["clip_norm"] == 1.0
+
+
+def changed_by(name: str) -> dict[str, Any]:
+    """All settings after a profile was chosen, from the files as they were."""
+    for pipeline_name, text in TEXTS.items():
+        write_text(params_file(pipeline_name), text)
+    profile.apply(profile.flags(profile.profile_settings(name)))
+    load_all()
+    return {section: value for text in texts().values() for section, value in parse_yaml(text, "").items()}
+
+
 @pytest.mark.parametrize("key", ["graft.sparsity=0.0005", "model.mode=standard", "runtime.threads=2"])
 def test_dvc_changes_one_line_of_the_file_and_no_other(key, files):
     apply_overrides(paths.PARAMS, [key])
@@ -602,7 +673,7 @@ def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files):
     shown = json.loads(result.stdout)
     assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
     assert (
-        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "eval_steps": 0}
+        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "select": "last"}
         == shown["localizer"]["stitch"]
     )
     apply_overrides(params_file("study"), ["study.tasks=[nix]"])

@@ -29,6 +29,28 @@ class DevRating(NamedTuple):
         """Higher is better: the agreement, then less loss."""
         return self.agreement, -self.loss
 
+    @property
+    def entries(self) -> dict[str, float]:
+        """What the history of learning says of it."""
+        return {f"dev_{name}": value for name, value in self._asdict().items()}
+
+
+class OwnScores(NamedTuple):
+    """A model by the task's own metric, on the training rows and on dev."""
+
+    train_score: float
+    dev_score: float
+
+    @property
+    def rank(self) -> float:
+        """Higher is better: the sum, by which the paper's authors choose a step (`train_graft`)."""
+        return self.train_score + self.dev_score
+
+    @property
+    def entries(self) -> dict[str, float]:
+        """What the history of learning says of it."""
+        return self._asdict()
+
 
 @dataclass(frozen=True)
 class LocalizerInput:
@@ -48,7 +70,7 @@ class LocalizerInput:
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
     `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
     `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
-    `dev_rows` is how many rows it looks at.
+    `dev_rows` is how many rows it looks at, and `own_scores()` rates the same model by the task's own metric.
     The function of the next batch passes over it if it is called with True.
     """
 
@@ -62,6 +84,7 @@ class LocalizerInput:
     generator: np.random.Generator
     dev_rating: Callable[[], DevRating] | None = None
     dev_rows: int = 0
+    own_scores: Callable[[], OwnScores] | None = None
     tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
 
     def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:

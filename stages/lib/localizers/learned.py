@@ -11,9 +11,9 @@ is all the state there is: it starts at +offset on the base and at -offset elsew
 gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three arrays of the
 region's size: pretrained, finetuned, T.
 
-Steps are full-batch as long as the training set is no larger than `batch_size`.  Where dev may be looked at, the mask
-that is kept is the one whose graft agrees most with the fine-tuned model there; if it agrees less than the movement
-mask of the same size, the movement mask is kept instead.
+Steps are full-batch as long as the training set is no larger than `batch_size`.  Where dev may be looked at, `select` says
+which step's mask is kept, and with `fallback` the movement mask of its size is kept instead if that agrees more there
+with the fine-tuned model.
 """
 
 import math
@@ -33,13 +33,16 @@ from ..grafting.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
-from .evidence import DevRating, LocalizerInput
+from .evidence import DevRating, LocalizerInput, OwnScores
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 LEARNED, MOVEMENT = "learned", "movement"
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
+Rating = DevRating | OwnScores
+# what a rule of `select` rates masks by
+RATINGS: dict[str, type[Rating]] = {"authors": OwnScores, "dev": DevRating}
 
 
 class Learning(LocalizerSettings):
@@ -61,11 +64,13 @@ class Learning(LocalizerSettings):
         description="relative: 1 would let the last of the budget in at the last step, 4 after a quarter; absolute: step size",
     )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
-    eval_steps: Count = Field(
-        2,
-        description="steps between ratings by agreement on dev: the best mask is kept, or movement where that is better; "
-        "0 keeps the last and asks nothing",
+    select: Literal["last", "authors", "dev"] = Field(
+        "dev",
+        description="the step whose mask is kept; authors: best score on train plus dev; dev: most agreement with the "
+        "fine-tuned model there, then least loss",
     )
+    eval_steps: Positive = Field(2, description="steps between ratings, unless select is last")
+    fallback: bool = Field(True, description="keep the movement mask where it agrees more on dev than the learned one")
 
     def gradient_examples(self, rows: float, size: float) -> float:
         return max(self.steps, 1) * min(self.batch_size, rows)
@@ -78,7 +83,7 @@ class LearnedMask:
     mask: GraftMask
     step: int
     history: list[dict[str, float]]
-    rating: DevRating | None = None
+    rating: Rating | None = None
 
 
 @dataclass
@@ -176,9 +181,10 @@ class MaskSearchState:
     start: MaskLogits
     rate: float
     l1: float
+    select: str = "last"
     history: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
-    best: tuple[GraftMask, int, DevRating | None] | None = None
+    best: tuple[GraftMask, int, Rating | None] | None = None
 
     def state(self, step: int, finished: bool = False) -> State:
         """Everything the next step depends on."""
@@ -196,7 +202,7 @@ class MaskSearchState:
         self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
         if state.facts["best"]:
             step, rating = state.facts["best"]
-            self.best = GraftMask(self.start.region, state.part("best")), step, DevRating(*rating)
+            self.best = GraftMask(self.start.region, state.part("best")), step, RATINGS[self.select](*rating)
 
     def read_losses(self) -> None:
         """Put the losses of the last steps into the history; raises FloatingPointError with the first that is not a number."""
@@ -208,14 +214,13 @@ class MaskSearchState:
             self.history.append({"step": step, "train_loss": value})
         self.unread = {}
 
-    def round(self, weights: Tensors, budget: Budget, step: int, rate_dev: Callable[[], DevRating] | None) -> None:
+    def round(self, weights: Tensors, budget: Budget, step: int, rate_mask: Callable[[], Rating] | None) -> None:
         """Round the mask; rated with its graft in the weights, it is the best if it ranks higher than all before."""
         mask, rating = self.start.rounded(budget), None
-        if rate_dev:
+        if rate_mask:
             graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
-            rating = rate_dev()
-            rated = {f"dev_{name}": value for name, value in rating._asdict().items()}
-            self.history.append({"step": step, "selected": mask.selected, **rated})
+            rating = rate_mask()
+            self.history.append({"step": step, "selected": mask.selected, **rating.entries})
         if self.best is None or rating.rank > self.best[2].rank:
             self.best = (mask, step, rating)
 
@@ -226,18 +231,19 @@ def learn_mask(
     budget: Budget,
     settings: Learning,
     loss_gradient: Callable[..., Tensor],
-    dev_rating: Callable[[], DevRating] | None = None,
+    rating: Callable[[], Rating] | None = None,
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
 
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
-    `dev_rating()` rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the mask
-    of highest rank is returned, the first of equals.  It goes on from a checkpoint if it was killed:
-    `loss_gradient(True)` passes over a batch.  Raises FloatingPointError, within ten steps, if the loss is not a number.
+    `rating()` (RATINGS) rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the
+    mask of highest rank is returned, the first of equals.  Without it, or with `select` last, it is that of the last step.
+    It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
+    Raises FloatingPointError, within ten steps, if the loss is not a number.
     """
-    now = MaskSearchState(start, settings.learning_rate, settings.l1)
-    rate_dev = dev_rating if settings.eval_steps > 0 else None
+    now = MaskSearchState(start, settings.learning_rate, settings.l1, settings.select)
+    rate_mask = None if settings.select == "last" else rating
     loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
     for _ in range(resumed):
@@ -247,9 +253,9 @@ def learn_mask(
             now.read_losses()
         if loop and step == settings.steps:
             loop.finish(partial(now.state, step, finished=True))
-        if step == settings.steps or (rate_dev and step and step % settings.eval_steps == 0):
+        if step == settings.steps or (rate_mask and step and step % settings.eval_steps == 0):
             now.read_losses()
-            now.round(weights, budget, step, rate_dev)
+            now.round(weights, budget, step, rate_mask)
         if step < settings.steps:
             start.blend_into(weights)
             now.unread[step] = loss_gradient()
@@ -259,8 +265,8 @@ def learn_mask(
             start.step(weights, now.rate, now.l1)
             if loop:
                 loop.keep(partial(now.state, step + 1))
-    mask, step, rating = now.best
-    return LearnedMask(mask, step, now.history, rating)
+    mask, step, best = now.best
+    return LearnedMask(mask, step, now.history, best)
 
 
 def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
@@ -271,26 +277,31 @@ def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tens
 
 
 def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
-    """The mask learned from a base, or the movement mask of its size if that is better on dev.
+    """The mask learned from a base, or with `fallback` the movement mask of its size if that is better on dev.
 
     Better: more agreement with the fine-tuned model, or equal agreement and a higher accuracy.  Entries of the mask file:
-    `rule`, the `step` it is of, the `history`; and where dev was asked `kept` (learned | movement) and `dev`, the ratings
-    of both.
+    `rule`, the `step` it is of, the `history`; and where the two were compared `kept` (learned | movement) and `dev`, the
+    ratings of both.
     """
     start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
     gradient = evidence.batch_gradients(settings.batch_size)
-    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.dev_rating)
+    rating = evidence.own_scores if settings.select == "authors" else evidence.dev_rating
+    learned = learn_mask(evidence.weights, start, budget, settings, gradient, rating)
     record = {"rule": budget.rule, "step": learned.step, "history": learned.history}
-    if learned.rating is None:
+    if not settings.fallback or evidence.dev_rating is None:
         return FoundMask(learned.mask, record)
     size = learned.mask.selected
     moved = movement_mask(base.region, rank_by_movement(evidence, settings, size), size)
-    evidence.put_graft(moved)
-    rating = evidence.dev_rating()
-    loses = rating[:2] > learned.rating[:2]
-    ratings = {LEARNED: learned.rating._asdict(), MOVEMENT: rating._asdict()}
-    record |= {"kept": MOVEMENT if loses else LEARNED, "dev": ratings}
+    theirs = learned.rating if isinstance(learned.rating, DevRating) else _on_dev(evidence, learned.mask)
+    others = _on_dev(evidence, moved)
+    loses = others[:2] > theirs[:2]
+    record |= {"kept": MOVEMENT if loses else LEARNED, "dev": {LEARNED: theirs._asdict(), MOVEMENT: others._asdict()}}
     return FoundMask(moved if loses else learned.mask, record)
+
+
+def _on_dev(evidence: LocalizerInput, mask: GraftMask) -> DevRating:
+    evidence.put_graft(mask)
+    return evidence.dev_rating()
 
 
 LOCALIZER = Localizer(

@@ -25,7 +25,8 @@ class Stitching(Learning):
     steps: Count = 10
     rate_kind: Literal["relative", "absolute"] = "absolute"
     learning_rate: Rate = 1.6e7
-    eval_steps: Count = 0
+    select: Literal["last", "authors", "dev"] = "last"
+    fallback: bool = False
 
 
 def refine_by_stitching(evidence: LocalizerInput, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:

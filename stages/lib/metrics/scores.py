@@ -70,6 +70,11 @@ def constant_scores(labels: np.ndarray, names: list[str], task: TaskSpec) -> dic
     return {"majority": majority_share(labels), "constant": max(scores)}
 
 
+def task_score(logits: np.ndarray, labels: np.ndarray, task: TaskSpec) -> float:
+    """The task's own metric: accuracy, F1 or Matthews correlation; the exact match of completions."""
+    return _scores(logits, labels, [*task.labels], task)[1]
+
+
 def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: TaskSpec) -> tuple[dict[str, Any], float]:
     """n, accuracy, accuracy_se, f1, and the task's own metric."""
     share = accuracy(logits, labels)

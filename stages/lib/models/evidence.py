@@ -13,15 +13,17 @@ import torch
 from ..data.batching import shuffled
 from ..data.encoding import Example
 from ..grafting.region import Region, Tensors
-from ..localizers.evidence import DevRating, LocalizerInput
+from ..localizers.evidence import DevRating, LocalizerInput, OwnScores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import answers_of, loss_gradient, predictions_of, same_rows, tensor_gradients
+from .predicting import answers_of, loss_gradient, own_score, predictions_of, same_rows, tensor_gradients
 
 
-def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) -> LocalizerInput:
-    """The same evidence with a rating on dev, for localizers that choose by it.
+def with_dev(
+    evidence: LocalizerInput, model: LabelModel, train_rows: list[dict], dev_rows: list[dict]
+) -> LocalizerInput:
+    """The same evidence with ratings on dev, for localizers that choose by it.
 
     The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
     Of a completion it has to agree on every token: rows are independent of each other, tokens are not.
@@ -38,7 +40,10 @@ def with_dev(evidence: LocalizerInput, model: LabelModel, dev_rows: list[dict]) 
         predicted, loss = predictions_of(model, dev)
         return DevRating(same_rows(predicted, theirs()), same_rows(predicted, labels), loss)
 
-    return replace(evidence, dev_rating=rating, dev_rows=len(dev))
+    def own_scores() -> OwnScores:
+        return OwnScores(own_score(model, model.encode(train_rows)), own_score(model, dev))
+
+    return replace(evidence, dev_rating=rating, dev_rows=len(dev), own_scores=own_scores)
 
 
 def evidence_about(

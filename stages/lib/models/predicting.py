@@ -22,6 +22,7 @@ from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..grafting.region import portions
+from ..metrics.scores import task_score
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from ..runtime import wide
 from .label_model import LabelModel
@@ -99,6 +100,14 @@ def dev_score(model: LabelModel, examples: list[Example]) -> tuple[float, float]
     if not math.isfinite(loss):  # after the last step no batch's loss would show it
         raise TrainingError(f"the loss on dev became {loss}; {DIVERGED}")
     return same_rows(predicted, answers_of(examples)), -loss
+
+
+def own_score(model: LabelModel, examples: list[Example]) -> float:
+    """The task's own metric on the examples: accuracy, F1 or Matthews correlation, of completions their exact match."""
+    if model.mode == "generative":
+        return same_rows(predictions_of(model, examples)[0], answers_of(examples))
+    labels = np.array([example.label for example in examples])
+    return task_score(predict(model, examples).float().numpy(), labels, model.task)
 
 
 def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:

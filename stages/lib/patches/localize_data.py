@@ -58,7 +58,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
             rounded = pair.rounded_base.values(work.peak.look, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
-            evidence = with_dev(evidence, model, rows["dev"]) if rows["dev"] else evidence
+            evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             found = work.find_masks(counted(evidence, len(rows["train"]), step))
         masks = [one.mask for one in found]
         for name, mask in zip((*grafts, WHOLE_REGION), (*masks, GraftMask.full(work.region)), strict=True):

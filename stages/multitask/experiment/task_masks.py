@@ -51,4 +51,4 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:
     evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
-    return with_dev(evidence, cell.shared.views[task], cell.rows_of(task, "dev"))
+    return with_dev(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))

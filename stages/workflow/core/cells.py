@@ -89,7 +89,7 @@ def evidence_of(
     words = (cell.task, cell.seed)
     evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
     evidence = replace(evidence, generator=draws(localizer, *words))
-    return evidence if dev_rows is None else with_dev(evidence, cell.model, dev_rows)
+    return evidence if dev_rows is None else with_dev(evidence, cell.model, train_rows, dev_rows)
 
 
 def open_training(task: str, seed: int, model: ModelParams, machine: Runtime) -> TrainingCell:
