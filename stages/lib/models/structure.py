@@ -77,15 +77,18 @@ def block_counts(model: "PreTrainedModel") -> tuple[int | None, int | None]:
 
 
 def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:
-    """Prefixes of the lists of repeated blocks: that with the most parameters, and those of its length beside it.
+    """Prefixes of the lists of repeated blocks: that with the most parameters, and those of its length beside it or of its kind.
 
-    XLM has four side by side.  Only lists that a text runs and that are in no other list count.
+    XLM has four side by side, HRM two of the same kind.  Only lists that a text runs count, that are in no other list, and
+    that aren't of tables.
     """
     ran = run_of(model).order
     lists = {
         f"{name}.": part
         for name, part in model.named_modules()
-        if isinstance(part, ModuleList) and any(one.startswith(f"{name}.") for one in ran)
+        if isinstance(part, ModuleList)
+        and any(one.startswith(f"{name}.") for one in ran)
+        and not all(isinstance(block, Embedding) for block in part)
     }
     outer = {
         name: part
@@ -98,7 +101,9 @@ def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:
     for name, part in outer.items():
         beside.setdefault((name[:-1].rpartition(".")[0], len(part)), []).append(name)
     size = {name: sum(weight.numel() for weight in part.parameters()) for name, part in outer.items()}
-    return tuple(max(beside.values(), key=lambda names: sum(size[name] for name in names)))
+    chosen = max(beside.values(), key=lambda names: sum(size[name] for name in names))
+    kinds = [[type(block) for block in outer[name]] for name in chosen]
+    return tuple(name for name, part in outer.items() if name in chosen or [type(block) for block in part] in kinds)
 
 
 def _owners(name: str, blocks: tuple[str, ...]) -> set[str]:

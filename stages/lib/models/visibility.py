@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from ..data.batching import Batch, collate
 from ..data.encoding import Example
-from ..errors import ModelError
+from ..errors import ModelError, one_line
 from .anatomy import CLASSES
 from .probing import TOKENS, run_of, some_words
 
@@ -82,12 +82,14 @@ class Reader:
         """True if texts have to be padded on the left: where a batch of two says what each says alone, by the plain class."""
         words = some_words(self.model).tolist()
         ids = [words, words[:SHORT]]
-        examples = [Example(part, None, 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
-        alone = torch.cat([self._plain(example) for example in examples])
-        for left in (False, True):
-            self.left = left
-            if not _differ(alone, self._said(examples)):
-                return left
+        examples = [Example(part, [0] * len(part), 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
+        try:
+            alone = torch.cat([self._plain(example) for example in examples])
+            for self.left in (False, True):
+                if not _differ(alone, self._said(examples)):
+                    return self.left
+        except Exception as error:  # models raise what they like
+            raise ModelError(f"can't be run on two texts in a batch: {one_line(error)}") from error
         raise ModelError(
             f"is a model of the kind {self.model.config.model_type} that says something else of a text beside others in a batch, "
             "padded on whichever side, than of the text alone, so no score of it would hold; take another kind of model"
@@ -95,8 +97,12 @@ class Reader:
 
     @torch.no_grad()
     def _plain(self, example: Example) -> Tensor:
-        ids = torch.tensor([example.input_ids], device=self.model.device)
-        logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), **self._options).logits
+        inputs = {"input_ids": example.input_ids, "token_type_ids": example.token_type_ids}
+        tensors = {
+            name: torch.tensor([ids], device=self.model.device) for name, ids in inputs.items() if name in self._takes
+        }
+        mask = torch.ones_like(tensors["input_ids"])
+        logits = self.model(**tensors, attention_mask=mask, **self._options).logits
         return logits if self.mode == "standard" else logits[:, example.position]
 
     @torch.no_grad()
@@ -107,7 +113,7 @@ class Reader:
 def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
     """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
     require_causal(name, model, mode)
-    before = model.config.pad_token_id
+    before = getattr(model.config, "pad_token_id", None)
     try:
         Reader(model, mode, pad_id)
     except ModelError as error:

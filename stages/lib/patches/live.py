@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..errors import MaskError, ModelError
+from ..errors import MaskError, ModelError, one_line
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
 from ..grafting.select import LazyTensors
@@ -66,6 +66,8 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
         model = getattr(transformers, file.use.auto_class).from_pretrained(folder, **options)
     except AssertionError as error:  # a padding token that the model doesn't have
         raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {file.use.options}: {error}") from error
+    except TypeError as error:  # RWKV and CodeGen have no setting for a padding token
+        raise MaskError(f"{file.path}: {file.use.options} can't be set for {base}: {one_line(error)}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
     write(_places(file, model))
