@@ -50,7 +50,7 @@ def both(request, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("settings", [ABSOLUTE, RELATIVE, changed(RELATIVE, l1=0.5, eval_steps=3)])
+@pytest.mark.parametrize("settings", [ABSOLUTE, RELATIVE, changed(RELATIVE, l1=0.5, select="dev", eval_steps=3)])
 def test_mask_learning_and_the_graft_it_rates(both, settings):
     def learn() -> tuple:
         small, grafts = Small(torch.float32, width=40), []
@@ -59,8 +59,8 @@ def test_mask_learning_and_the_graft_it_rates(both, settings):
             grafts.append({name: weight.detach().clone() for name, weight in small.weights.items()})
             return DevRating(len(grafts) / 100, 0.0, 0.0)
 
-        found, logits = small.learn(settings, dev_rating=rating)
-        assert bool(grafts) == bool(settings.eval_steps)
+        found, logits = small.learn(settings, rating=rating)
+        assert bool(grafts) == (settings.select == "dev")
         return logits.logits, found.mask.indices, found.history, grafts
 
     (logits, mask, history, grafts), (others, other, their_history, their_grafts) = both(learn)

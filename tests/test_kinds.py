@@ -104,7 +104,7 @@ def outcome(kind: str, mode: str, folder: Path) -> str:
         spec = import_model(base, settings, folder / "imported")
         model = LabelModel.load(tuned, TOY, settings, runtime(100_000))
         groups = ["layers", *({*spec.groups.values()} - {"layers", "head"})]
-        localize(base=str(base), finetuned=str(tuned), to=folder / "patch", sparsity=1.0, region=groups, mode=mode)
+        localize(base=str(base), finetuned=str(tuned), to=folder / "patch", sparsity=[1.0], region=groups, mode=mode)
         found = load_graft(base, folder / "patch")
     except GraftError as error:
         assert "\n" not in str(error)

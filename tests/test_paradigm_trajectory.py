@@ -44,7 +44,7 @@ TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], l
 def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
-        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, eval_steps=3),
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="dev", eval_steps=3, fallback=True),
         "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
         "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
     }  # fmt: skip

@@ -51,7 +51,7 @@ def folder_of(folder, kind):
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory, pico_bert, pico_gpt2, pico_llama):
     ready = {"bert": pico_bert, "gpt2": pico_gpt2, "llama": pico_llama}
-    others = {kind for kind, _ in KINDS} - {*ready} | {"fnet"}
+    others = {kind for kind, _ in KINDS} - {*ready} | {"squeezebert"}
     return ready | {kind: folder_of(tmp_path_factory.mktemp(kind), kind) for kind in sorted(others)}
 
 
@@ -201,7 +201,7 @@ def test_houlsby_has_two_bottlenecks_a_layer_and_pfeiffer_one_of_these(load):
     [
         ("bert", "housby", 2, r"'housby': no such parameter-efficient method \(did you mean 'houlsby'\?\); known: lora, houlsby, pfeiffer$"),
         *(("bert", method, 0, f"{method}: 0 is not allowed as its size: should be 1 or more$") for method in METHODS),
-        *(("fnet", method, 1, "FNetForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
+        *(("squeezebert", method, 1, "SqueezeBertForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
     ],
 )  # fmt: skip
 def test_what_cannot_be_inserted_is_refused_and_the_model_untouched(load, kind, method, size, said):

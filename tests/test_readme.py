@@ -33,6 +33,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 INSIDE = {
     "settings.py",
     "anatomy.json",
+    "curve.png",
     "config.json",
     "model.safetensors",
     "tokenizer.json",

@@ -97,7 +97,7 @@ def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerI
         now = torch.cat([(weights[name] - pretrained[name]).reshape(-1) for name in region.shapes])
         loss = (sign * now / flat).sum()
         loss.backward()
-        return float(loss.detach())
+        return loss.detach()
 
     base = from_tensors(*triple, np.random.default_rng(0))
     return replace(base, weights=weights, batch_gradients=lambda _: gradient)
