@@ -163,7 +163,8 @@ COSTS = {
     "grown": TRAIN * LOCALIZER.grown.rounds,
     "doubling": TRAIN * 9,  # from 5 to a tenth of the 17,088 parameters
     "stable": LOCALIZER.stable.draws * min(LOCALIZER.stable.batch_size, TRAIN),
-    **dict.fromkeys(("learned", "learned_last", "learned_authors", "stitch", "stitch_exact"), BATCH * STEPS),
+    **dict.fromkeys(("learned", "stitch", "stitch_exact"), BATCH * STEPS),
+    **dict.fromkeys(("learned_last", "learned_authors"), TRAIN * LOCALIZER.learned_last.steps),
     "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
 }
 
