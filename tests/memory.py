@@ -1,23 +1,12 @@
-"""The number of arrays of a region's size that are alive, counted in two ways."""
+"""The most bytes that are alive at once."""
 
-import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-
-def live_bytes(besides: Iterable[Tensor] = ()) -> int:
-    """Bytes in the storages of all tensors that Python holds, but for those of `besides`."""
-    gc.collect()
-    # by exact type: touching other objects' __class__ wakes lazy modules up
-    alive = [thing.untyped_storage() for thing in gc.get_objects() if type(thing) in (Tensor, torch.nn.Parameter)]
-    sizes = {storage.data_ptr(): storage.nbytes() for storage in alive}
-    return sum(sizes.values()) - sum(sizes.pop(tensor.untyped_storage().data_ptr(), 0) for tensor in besides)
 
 
 class PeakBytes(TorchDispatchMode):

@@ -9,7 +9,6 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.lib.yaml12 import load_yaml
 from stages.workflow.core.rules import Values
 from stages.workflow.core.settings import OWNERS, PIPELINES, checked, load_all, params_file, read_files
 
@@ -42,16 +41,3 @@ def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
 def own_settings(pipelines: tuple[str, ...] = ("",), folder: Path = ROOT) -> Values:
     """The checked settings of these pipelines."""
     return checked(read_files(pipelines, folder))[0]
-
-
-def all_written(folder: Path = ROOT) -> dict[str, Any]:
-    """What stands in all files, by section."""
-    found = [load_yaml(folder / params_file(name), ValueError) for name in PIPELINES]
-    return {section: part for content in found for section, part in content.items()}
-
-
-def with_section(section: str, value: object) -> dict[str, Any]:
-    """What stands in the files of the main pipeline and of this section's, with another section."""
-    files = read_files({"": 0, OWNERS[section]: 0}, ROOT)
-    files[OWNERS[section]][section] = value
-    return files

@@ -15,7 +15,7 @@ from stages.lib.errors import DataError, did_you_mean
 from stages.lib.io import write_text
 
 from .report.claims import judge
-from .report.publish import derive_with, markdown, save_figures
+from .report.publish import derive_with, markdown, report_folders, save_figures
 from .report.spec import Figure, Frames, Spec, Table, load_frames, read_spec
 
 CELL = ["task", "seed"]
@@ -31,10 +31,7 @@ def main() -> None:
     parser.add_argument("--pool", action="store_true", help="pool the tasks of all runs into one report")
     parser.add_argument("--to", type=Path, required=True, help="folder for report.md and the figures")
     asked = parser.parse_args()
-    known = {
-        "summary": Path("stages"),
-        **{file.parent.name: file.parent for file in Path("stages").glob("*/report.yaml")},
-    }
+    known = report_folders()
     if asked.pipeline not in known:
         raise DataError(
             f"{asked.pipeline}: unknown pipeline{did_you_mean(asked.pipeline, known)}; there are {', '.join(known)}"

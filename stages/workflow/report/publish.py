@@ -30,7 +30,13 @@ def publish(pipeline: str, frames: Mapping[str, pd.DataFrame], folder: Path, plo
     write_text(Path(f"metrics/{pipeline}.md"), markdown(spec, found))
     write_json(Path(f"metrics/{pipeline}.json"), headline(spec, found))
     save_figures(spec, found, plots)
-    print(f"{_sentence(spec, found)} (metrics/{pipeline}.md)")
+    print(f"{_sentence(spec, found, facts_of(spec, found))} (metrics/{pipeline}.md)")
+
+
+def report_folders() -> dict[str, Path]:
+    """Name -> folder of every pipeline that has a report, the main one first."""
+    further = sorted(file.parent for file in Path("stages").glob("*/report.yaml"))
+    return {"summary": Path("stages"), **{folder.name: folder for folder in further}}
 
 
 def load_report(folder: Path, plots: Path) -> tuple[Spec, Frames]:
@@ -67,7 +73,7 @@ def headline(spec: Spec, frames: Frames) -> dict[str, Any]:
 def markdown(spec: Spec, frames: Frames) -> str:
     """The report as one markdown text: the result, tables, claims."""
     facts = facts_of(spec, frames)
-    parts = [f"# {spec.title}", _sentence(spec, frames), fill(spec, spec.setting, "setting", **facts)]
+    parts = [f"# {spec.title}", _sentence(spec, frames, facts), fill(spec, spec.setting, "setting", **facts)]
     parts += map(_table, render(spec, frames))
     claims = judge(spec, frames)
     counted, properties = ([claim for claim in claims if claim.property == kept] for kept in (False, True))
@@ -76,14 +82,10 @@ def markdown(spec: Spec, frames: Frames) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _sentence(spec: Spec, frames: Frames) -> str:
+def _sentence(spec: Spec, frames: Frames, facts: Mapping[str, Any]) -> str:
     """The result, or that nothing was measured."""
     measured = any(len(frame) for name, frame in frames.items() if name not in ("run", "facts", "paper"))
-    return (
-        fill(spec, spec.sentence, "sentence", **facts_of(spec, frames))
-        if measured
-        else "Off: the settings ask for nothing here."
-    )
+    return fill(spec, spec.sentence, "sentence", **facts) if measured else "Off: the settings ask for nothing here."
 
 
 def _table(table: Rendered) -> str:
