@@ -1,5 +1,6 @@
 """The page and REPRODUCTION.md: what stands in them, that they need nothing else, and how the page looks in Chromium."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.lib.errors import StorageError
+from stages.workflow import page
 from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
 from tests.browser import look_at, needs_chromium
 
@@ -48,6 +50,26 @@ def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "stages").mkdir()
     with pytest.raises(StorageError, match="nothing to report: `make repro`"):
         read_sections()
+
+
+OTHER, NOT_RUN = "made under other settings or code than today's", "as committed; its stages have not run in this folder"
+
+
+@pytest.mark.parametrize(
+    ("said", "states"),
+    [
+        ({}, {}),
+        ({"calibration@13": [{"changed deps": {"params.yaml": {"calibration": "modified"}}}]}, {"summary": OTHER, "talos": OTHER}),
+        ({"stages/talos/dvc.yaml:edit@full-13": [{"changed outs": {"metrics/edit/full/13": "not in cache"}}]}, {"talos": NOT_RUN}),
+        ({"stages/talos/dvc.yaml:edit@full-13": ["changed command"]}, {"talos": OTHER}),
+    ],
+)  # fmt: skip
+def test_a_report_is_out_of_date_with_any_stage_before_it(monkeypatch, said, states):
+    """`said` is what `dvc status --json` prints; of a stage that changed it doesn't name those behind it."""
+    answer = subprocess.CompletedProcess([], 0, stdout=json.dumps(said))
+    monkeypatch.setattr(page.subprocess, "run", lambda *_, **__: answer)
+    found = page._status()
+    assert {name: found[name] for name in ("summary", "talos") if name in found} == states
 
 
 @needs_chromium

@@ -18,7 +18,7 @@ from stages.lib.io import write_text
 from stages.workflow.core import paths
 
 from .report.claims import HOW_JUDGED, Judged, judge
-from .report.publish import load_report
+from .report.publish import load_report, report_folders
 from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
 
@@ -75,11 +75,9 @@ def _embedded(file: Path) -> str:
 
 def read_sections() -> list[Section]:
     """Every pipeline that has left tidy frames, the main one first; raises StorageError if there is none."""
-    folders = [Path("stages"), *sorted(file.parent for file in Path("stages").glob("*/report.yaml"))]
     status, found = _status(), []
-    for folder in folders:
-        name = MAIN if folder == Path("stages") else folder.name
-        plots = Path("plots") if name == MAIN else Path("plots") / name
+    for name, folder in report_folders().items():
+        plots = paths.report_plots(name)
         if any(plots.glob("*.csv")):
             found.append(Section(name, *load_report(folder, plots), plots, status.get(name, "")))
     if not found:
@@ -88,17 +86,24 @@ def read_sections() -> list[Section]:
 
 
 def _status() -> dict[str, str]:
-    """Report stage -> what DVC says has changed since it ran; only stages for which there is something to say."""
+    """Pipeline -> what DVC says has changed since its stages ran; only pipelines for which there is something to say.
+
+    DVC names the stages that have changed, not those behind them.  So a report is out of date if any stage of its pipeline, or
+    of the main one, which all others start from, is among them.
+    """
     asked = subprocess.run(["dvc", "status", "--json"], capture_output=True, text=True, check=False)
     if asked.returncode:
         return {}
-    changes = json.loads(asked.stdout or "{}")
-    return {name.rpartition(":")[2]: _changed(parts) for name, parts in changes.items()}
+    changes: dict[str, list[Any]] = {}
+    for stage, parts in json.loads(asked.stdout or "{}").items():
+        changes.setdefault(Path(stage.rpartition(":")[0]).parent.name or MAIN, []).extend(parts)
+    found = {name: changes.get(name) or changes.get(MAIN) for name in report_folders()}
+    return {name: _changed(parts) for name, parts in found.items() if parts}
 
 
 def _changed(parts: list[Any]) -> str:
     states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
-    missing = any(state == "deleted" for state in states if isinstance(state, str))
+    missing = any(state in ("deleted", "not in cache") for state in states if isinstance(state, str))
     return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
 
 
