@@ -188,7 +188,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     run, tasks = frames["run"].iloc[0], frames["tasks"]
     names = tasks.task + tasks.metric.map(MARKS).fillna("")
-    named = tasks.assign(name=names, kind=_kinds(tasks))[["task", "name", "kind"]]
+    named = tasks.assign(name=names, kind=_kinds(tasks))[["task", "name", "kind", "labels"]]
     scores, drawn = (_scores(frames[name], frames["masks"], named) for name in ("scores", "scores_drawn"))
     ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
     frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
@@ -212,6 +212,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
         "masks": masks,
         "paper": published,
+        "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
             **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share),
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
@@ -296,6 +297,15 @@ def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.D
     paper = paper.merge(named, on="task", how="left")
     pair = (paper.name + " → " + paper.test_set).where(paper.place == OUT_OF_DISTRIBUTION)
     return paper.assign(compared=compared.to_numpy(), pair=pair, short=paper.variant.map(SHORT))
+
+
+def _judged_alike(paper: pd.DataFrame, tasks: pd.Series) -> pd.DataFrame:
+    """The paper's scores to be judged as ours are: of the tasks that a run has, or of all where it has none of these."""
+    common = paper[paper.task.isin(tasks)]
+    rows = common if len(common) else paper
+    rows = rows.merge(_score_of(FINETUNED, rows, ["task"], "whole"), on="task")
+    source = rows.place + ", " + rows.shots.map("{:.0f}-shot".format)
+    return rows.assign(seed=0, retained=rows.score / rows.whole, source=source)
 
 
 def _source(rows: pd.DataFrame) -> str:

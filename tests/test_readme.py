@@ -207,6 +207,9 @@ def front_page() -> dict[str, tuple[float, float]]:
         "share of the score that the graft keeps": both["retained", "grafted"],
         "calibration error (ECE), fine-tuned": both["ece", "finetuned"],
         "calibration error (ECE), grafted": both["ece", "grafted"],
+        "reduction of the calibration error by grafting": tuple(
+            1 - grafted / tuned for tuned, grafted in zip(both["ece", "finetuned"], both["ece", "grafted"], strict=True)
+        ),
         "accuracy after three tasks in sequence, naive": (order.naive, steps["naive"]),
         "accuracy after three tasks in sequence, grafting": (order.grafting, steps["grafting"]),
     }

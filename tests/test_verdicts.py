@@ -6,6 +6,7 @@ from functools import partial
 import pandas as pd
 import pytest
 
+from stages.workflow.report.claims import judge
 from tests.naive import (
     CELL,
     PAIR,
@@ -18,6 +19,7 @@ from tests.naive import (
     gain,
     judged,
     larger,
+    loaded,
     quantile,
     rows_of,
 )
@@ -155,6 +157,17 @@ def smallest(read):
 )
 def test_verdicts_follow_from_the_committed_rows(report, count):
     assert differences(report, globals()[report]) == ([], count)
+
+
+def test_the_papers_own_table_is_judged_by_the_same_rule():
+    """No task of the default run is among its 13, so it is all of them, at the run's 64 shots."""
+    paper = pd.read_csv(ROOT / "stages/paper.csv").query("place == 'Table 2' and shots == 64").assign(seed=0)
+    score, ece = (paper.pivot(index=CELL, columns="variant", values=name) for name in ("score", "ece"))
+    lower = Sample(ece, statistic=lambda units: 1 - units.grafted.mean() / units.finetuned.mean())
+    told = " ".join(str(claim.paper) for claim in judge(*loaded("summary")))
+    for value in (Sample(score.grafted / score.finetuned), lower):
+        ends = "{:.1f} % ({:.1f} to {:.1f})".format(*(100 * end for end in value.numbers[:3]))
+        assert f"Table 2, 64-shot, by this rule: {ends}" in told
 
 
 def test_verdicts_of_eight_data_sets_follow_from_the_rows_of_four_runs():

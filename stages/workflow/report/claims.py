@@ -154,7 +154,8 @@ def _asked(
         means = cells.groupby(level=claim.units).mean().mean()
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
         fields = {**facts, **_texts(part), **names, **shown, **own}
-        yield _Asked(claim, value, units, fields, _void(spec, claim, value, controls, fields))
+        judged = claim.model_copy(update={"paper": _published(claim, frames)})
+        yield _Asked(judged, value, units, fields, _void(spec, claim, value, controls, fields))
 
 
 def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
@@ -165,6 +166,16 @@ def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
     each = claim.model_copy(update={"units": ["draw"]})
     values = _estimate(each, _common(each, _sides(each, chosen(drawn, claim.where))))[1]
     return tuple(values.quantile([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+
+
+def _published(claim: Claim, frames: Frames) -> Paper | None:
+    """What the publication says, and what its own values come to by the same rule where they are known."""
+    rows = frames.get(f"{claim.data}_published")
+    if claim.paper is None or rows is None or rows.empty:
+        return claim.paper
+    value, _ = _estimate(claim, _common(claim, _sides(claim, chosen(rows, claim.where))))
+    told = f"; {rows.source.iloc[0]}, by this rule: {_short(claim, value)}" if value.units else ""
+    return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
 
 
 def _texts(rows: pd.DataFrame) -> dict[str, Any]:
