@@ -52,7 +52,10 @@ def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):
         read_sections()
 
 
-OTHER, NOT_RUN = "made under other settings or code than today's", "as committed; its stages have not run in this folder"
+OTHER, NOT_RUN = (
+    "made under other settings or code than today's",
+    "as committed; its stages have not run in this folder",
+)
 
 
 @pytest.mark.parametrize(

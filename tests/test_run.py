@@ -180,7 +180,9 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one_and_one_runs_only_wh
     assert run("left")[0] == 0 and {*runs()} == {"root", "left"}
 
 
-@pytest.mark.parametrize(("workers", "message"), [("0", "'0' is not a positive whole number"), ("two", "'two' is not a positive whole")])
+@pytest.mark.parametrize(
+    ("workers", "message"), [("0", "'0' is not a positive whole number"), ("two", "'two' is not a positive whole")]
+)
 def test_a_number_of_workers_that_is_none_is_refused(toy, workers, message):
     assert message in run("--workers", workers)[2]
 
