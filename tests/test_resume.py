@@ -41,7 +41,6 @@ STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
 MOMENTUM = {**HARD, "optimizer": "sgd", "learning_rates": [0.05, 0.2], "momentum": 0.9, "weight_decay": 0.01}
 Outcome = tuple[dict[str, Tensor], Any]
-projects = test_sequencing.projects
 
 
 class Killed(BaseException):
@@ -67,9 +66,9 @@ def learn(cell: Any, **more: Any) -> Outcome:
     return found.mask.indices, found.record
 
 
-def learn_in_turn(projects: Any) -> Outcome:
+def learn_in_turn(after_main: Any) -> Outcome:
     """Two tasks one after the other, with stored examples, with a penalty, and in regions of their own."""
-    projects("standard")
+    after_main("standard")
     weights, facts = {}, []
     for method in ("replay", "ewc", "grafting"):
         made = test_sequencing.learner(method, "standard")
@@ -95,7 +94,7 @@ RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
     "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
     "mask": lambda make, _: learn(make("prompt")),
     "joint": lambda make, _: join(make("standard")),
-    "sequence": lambda _, projects: learn_in_turn(projects),
+    "sequence": lambda _, after_main: learn_in_turn(after_main),
     "sparse": lambda make, _: tune(make("standard"), some(make("standard")), **{**HARD, "learning_rates": [3e-3]}),
 }
 
@@ -132,9 +131,11 @@ def equal(one: Outcome, other: Outcome) -> bool:
 
 @pytest.mark.parametrize("times", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 @pytest.mark.parametrize("kind", RUNS)
-def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(kind, times, make_cell, projects, tmp_path, clock):
+def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(
+    kind, times, make_cell, after_main, tmp_path, clock
+):
     def run() -> Outcome:
-        return RUNS[kind](make_cell, projects)
+        return RUNS[kind](make_cell, after_main)
 
     folder, done, draw = tmp_path / "kept", [], random.Random(f"{kind} {times}")
     undisturbed = run()
