@@ -238,7 +238,7 @@ def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main, mod
     made = learned("replay", mode, examples=4)
     sequence, plan = made.sequence, SimpleNamespace(batch_size=8)
     stored = {task: sequence.view(task).encode(made.stored(task)) for task in ORDER}
-    new = sequence.batches("toy", sequence.view("toy").encode(rows_of(TOY)["train"]), 8, "again")
+    new = sequence.batches("toy", sequence.view("toy").encode(sequence.rows["toy"]["train"]), 8, "again")
     seen = []
     for [(view, examples), *more] in islice(made.batches("toy", new, plan), 10):
         assert view is sequence.view("toy") and len(examples) == 8 == sum(len(part) for _, part in more)
