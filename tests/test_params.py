@@ -27,6 +27,7 @@ from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.settings import get_by_path
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import (
     OWNERS,
@@ -146,8 +147,7 @@ def changed_by(name: str) -> dict[str, Any]:
     """All settings after a profile was chosen, from the files as they were."""
     for pipeline_name, text in TEXTS.items():
         write_text(params_file(pipeline_name), text)
-    profile.apply(profile.flags(profile.profile_settings(name)))
-    load_all()
+    change_settings(profile.flags(profile.profile_settings(name)), load_all)
     return {section: value for text in texts().values() for section, value in parse_yaml(text, "").items()}
 
 
