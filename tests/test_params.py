@@ -404,6 +404,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(prompt=PROMPT | {"template": "It was {mask}."}), "task.reviews.prompt.template: 'It was {mask}.' is not allowed: should be a template with {sentence1} or {sentence2}, or every row would be the same"),
     (own(prompt=PROMPT | {"template": "{sentence1!r} {mask}"}), f"task.reviews.prompt.template: '{{sentence1!r}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT, relabel={"pos": "god"}), "task.reviews.relabel: should be a mapping to the labels bad, good, and 'god' (did you mean 'good'?) is none"),
+    (own(prompt=PROMPT | {"template": "{sentence1:upper} {mask}"}), f"task.reviews.prompt.template: '{{sentence1:upper}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"template": "{mask} {mask}"}), f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"template": "{text} {mask}"}), f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}), "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad"),
