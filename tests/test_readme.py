@@ -15,6 +15,7 @@ import stages.lib
 from stages.commands import profile
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import read_json
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS as SECTIONS
 from stages.workflow.core.settings import PIPELINES, flat, load_all
@@ -108,7 +109,7 @@ def test_every_override_is_allowed(tmp_path):
     assert overrides
     for override in overrides:
         lay_out_settings(folder=tmp_path)
-        profile.apply([override], tmp_path)
+        change_settings([override], lambda: load_all(tmp_path), tmp_path)
 
 
 def test_every_piece_of_settings_fits_params_yaml(tmp_path):
