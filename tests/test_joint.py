@@ -100,9 +100,9 @@ def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
         shared = SharedModel.load(make_cell("prompt").pretrained_folder, TASKS, model_settings("prompt"), runtime())
     encoded = {name: shared.views[name].encode(ROWS[name]["train"]) for name in NAMES}
     drawn = islice(mixed_batches(shared, encoded, 8, SEED), 20)
-    assert all(example in encoded[view.task.name] for view, examples in drawn for example in examples)
+    assert all(example in encoded[view.task.name] for [(view, examples)] in drawn for example in examples)
     tasks, again, other = (
-        [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, seed), 400)]
+        [view.task.name for [(view, _)] in islice(mixed_batches(shared, encoded, 8, seed), 400)]
         for seed in (SEED, SEED, SEED + 1)
     )
     assert 160 < tasks.count("toy") < 240 and 100 < sum(a != b for a, b in pairwise(tasks)) < 300

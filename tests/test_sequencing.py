@@ -42,7 +42,7 @@ TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2)
 def params(mode: str) -> SimpleNamespace:
     """All settings of the stage."""
     methods = {
-        "replay": ReplayParams(examples=2, every=2),
+        "replay": ReplayParams(examples=2),
         "ewc": EwcParams(strength=100.0, fisher="expected", examples=8),
     }
     return SimpleNamespace(
@@ -116,7 +116,7 @@ def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batch
         with seeded_torch("finetune", "pairs", SEED):
             sequence.new_head("pairs")
         examples = sequence.view("pairs").encode(sequence.rows["pairs"]["train"])
-        batches = [batch for _, batch in islice(sequence.batches("pairs", examples, 8, "finetune"), 5)]
+        batches = [batch for [(_, batch)] in islice(sequence.batches("pairs", examples, 8, "finetune"), 5)]
         starts.append((sequence.head("pairs"), batches))
     (head, batches), (other_head, other_batches) = starts
     assert same(head, other_head) and batches == other_batches
@@ -222,12 +222,30 @@ def test_a_region_of_another_model_is_an_error(after_main):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_replay_that_never_comes_and_a_penalty_without_strength_are_naive_bit_for_bit(after_main, mode):
+def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(after_main, monkeypatch, mode):
     after_main(mode)
     naive = weights_of(learned("naive", mode))
-    for method, without in (("replay", {"every": STEPS + 1}), ("ewc", {"strength": 0.0})):
-        assert same(weights_of(learned(method, mode, **without)), naive)
+    for method in ("replay", "ewc"):
         assert not same(weights_of(learned(method, mode)), naive)  # the control
+    monkeypatch.setattr(METHODS["replay"], "stored", lambda *_: [])
+    for method, without in (("replay", {}), ("ewc", {"strength": 0.0})):
+        assert same(weights_of(learned(method, mode, **without)), naive)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main, mode):
+    after_main(mode)
+    made = learned("replay", mode, examples=4)
+    sequence, plan = made.sequence, SimpleNamespace(batch_size=8)
+    stored = {task: sequence.view(task).encode(made.stored(task)) for task in ORDER}
+    new = sequence.batches("toy", sequence.view("toy").encode(sequence.rows["toy"]["train"]), 8, "again")
+    seen = []
+    for [(view, examples), *more] in islice(made.batches("toy", new, plan), 10):
+        assert view is sequence.view("toy") and len(examples) == 8 == sum(len(part) for _, part in more)
+        assert all(example in stored[reader.task.name] for reader, part in more for example in part)
+        seen += [(reader.task.name, example.input_ids) for reader, part in more for example in part]
+    # 80 draws are 4 rounds of all 4 * 2 + 4 * 3 rows, of both tasks together
+    assert {seen.count(row) for row in seen} == {4} and len(seen) == 4 * 20
 
 
 def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(after_main):

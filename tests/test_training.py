@@ -177,7 +177,7 @@ def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkey
 
     def watched(batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, *more: object) -> Training:
         first = next(batches)
-        model, before = first[0], values_of(first[0])
+        model, before = first[0][0], values_of(first[0][0])
         done = train(chain([first], batches), trained, plan, *more)
         calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
         return done

@@ -20,7 +20,8 @@ from ..models.predicting import DIVERGED, loss_of
 
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
-Penalty = Callable[[dict[str, Tensor]], object]
+Part = tuple[LabelModel, list[Example]]
+Proximal = Callable[[dict[str, Tensor], float], object]
 
 # Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10
@@ -151,13 +152,13 @@ class TrainerState:
         self.unread: dict[int, Tensor] = {}
         self.best: Best | None = None
 
-    def step(self, model: LabelModel, examples: list[Example], step: int, penalty: Penalty | None) -> None:
+    def step(self, batch: list[Part], step: int, proximal: Proximal | None) -> None:
         """One step on a batch."""
-        self.unread[step] = _gradients(model, examples, self.leaves, self.plan)
+        self.unread[step] = _gradients(batch, self.leaves, self.plan)
         _pull_back(self.leaves, self.start, self.plan.l1)
-        if penalty:
-            penalty(self.leaves.values)
         self.optimizer.step()
+        if proximal:
+            proximal(self.leaves.values, self.scheduler.get_last_lr()[0])
         self.leaves.write_back()
         self.scheduler.step()
 
@@ -232,16 +233,19 @@ class TrainerState:
             self.best = (*score,), step, state.part("best")
 
 
-def _gradients(model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:
-    """Leave the gradient of a batch's loss in the leaves; gives the loss."""
-    model.model.train()
+def _gradients(batch: list[Part], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:
+    """Leave the gradient of a batch's loss, the mean over the rows of all its parts, in the leaves; gives the loss."""
     leaves.clear()  # so that a head whose task isn't in this batch doesn't move
-    loss = loss_of(model, model.batch(examples))
-    loss.backward()
+    rows, losses = sum(len(examples) for _, examples in batch), []
+    for model, examples in batch:
+        model.model.train()
+        loss = loss_of(model, model.batch(examples)) * (len(examples) / rows)
+        loss.backward()
+        losses.append(loss.detach())
     if plan.clip_norm:
         leaves.clip(plan.clip_norm)
     leaves.take_gradients()
-    return loss.detach()
+    return torch.stack(losses).sum()
 
 
 @torch.no_grad()
