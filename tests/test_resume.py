@@ -35,7 +35,6 @@ from tests import test_joint, test_sequencing
 from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
-from tests.test_artifacts import script
 
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
@@ -326,22 +325,6 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
-
-
-def test_stages_of_two_processes_start_with_the_same_random_numbers(tmp_path):
-    """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
-    text = """
-        import torch
-        from types import SimpleNamespace
-        from stages.lib import runtime
-
-        before = torch.initial_seed()
-        runtime.start(SimpleNamespace(device="cpu", threads=1, precision="float32", batch_tokens=1, gradient_checkpointing=False))
-        print(before, torch.initial_seed(), torch.rand(1).item())
-    """
-    runs = [script(tmp_path, text).communicate()[0].split() for _ in range(2)]
-    assert runs[0][1:] == runs[1][1:]
-    assert runs[0][0] != runs[1][0]  # as torch starts
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------
