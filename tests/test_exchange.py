@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 from stages.lib.grafting.apply import transplant
 from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import StoredMask, read_mask
+from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.models.anatomy import CLASSES
 from stages.lib.patches.card import card_text, render
-from stages.lib.patches.patch_file import KEY, read_patch
+from stages.lib.patches.patch_file import KEY, names_of_labels, read_patch
 from stages.lib.patches.paths import PATCH
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import TOY, same
@@ -241,7 +241,7 @@ PASSED_OVER = ("embeddings as a head", "a layer as a head")
 def test_the_lines_in_the_readme_load_a_patch_refuse_another_base_and_change_nothing_else(patch, standard, tmp_path):
     file, base = "shared/movies/patch.safetensors", "models/pretrained"
     text = loading(file, base)
-    assert len([line for line in text.splitlines() if line]) == 26
+    assert len([line for line in text.splitlines() if line]) == 28
     assert text in FENCE.findall(README), "FORMAT.md shows other lines"
     graft("export", MASK, "--to", tmp_path / "whole")
     for folder in (base, "models/other"):
@@ -273,11 +273,24 @@ for case in {[*cases]}:
         assert same(loaded, whole) and labels == {0: "negative", 1: "positive"}, case
 
 
-def test_html_in_labels_is_text_in_a_card(patch):
+def test_a_strangers_text_is_text_in_a_card_and_on_a_terminal(patch, capsys, tmp_path):
+    """No tag, link or line of its own in Markdown, the letters as they are in code, no control characters on a terminal."""
     whole = read_patch(patch)
-    use = whole.use.model_copy(update={"title": "<script>", "labels": ["<img src=x onerror=alert()>", "good"]})
-    card = card_text(replace(whole, use=use), {}, "patch")
-    assert "&lt;img src=x" in card and "&lt;script&gt;" in card and not re.search(r"<(?!/?code>)\w", card)
+    changes = {"title": "<script>\n# Free", "labels": ["<img src=x>", "R&D [a](b)"], "base": "R&D_a"}
+    changes["config"] = whole.use.config | names_of_labels(changes["labels"], whole.use.auto_class)
+    whole = replace(whole, use=whole.use.model_copy(update=changes))
+    card = card_text(whole, {"grafted": {"n": 24, "score": 0.5}}, "peft")
+    parts = card.partition("\n---\n")[2].split("```")
+    prose, code = "".join(parts[::2]), "".join(parts[1::2])
+    assert r"1 R&D \[a\](b)" in prose and r"&lt;script>\\n# Free" in prose and not re.search(r"<(?!/?code>)\w", prose)
+    assert "'R&D [a](b)'" in code and '"path/to/R&D_a"' in code
+    assert "| model | n | score |\n| :-- | --: | --: |\n| grafted | 24 | 50.0 |\n" in prose
+    about = {**whole.stored.about, "localizer": "\x1b[2J\u202e", KEY: whole.use.model_dump()}
+    write_mask(tmp_path / "odd.safetensors", replace(whole.stored, about=about))
+    graft("inspect", tmp_path / "odd.safetensors")
+    assert "localizer: \\u001b[2J\\u202e" in capsys.readouterr().out
+    line = refused(capsys, "inspect", tmp_path / "\x1b[2J")
+    assert "\\u001b[2J: no such mask or patch" in line and "\x1b" not in line
 
 
 @pytest.mark.parametrize("case", [*REFUSALS, *FORGERIES])

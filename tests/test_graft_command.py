@@ -22,7 +22,7 @@ from stages.lib.patches.paths import PATCH
 from stages.lib.patches.project import pipeline_scores
 from stages.workflow.core import paths
 from tests.graft_project import MASK, SELECTED, Project, graft, make_project, refused, write
-from tests.pico import PAIRS, model_settings, random_mask, same
+from tests.pico import PAIRS, TOY, model_settings, random_mask, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
 
@@ -269,6 +269,31 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
     graft("export", tmp_path / "mask", "--base", tmp_path / "gpt2", "--to", tmp_path / "to")
     base, exported = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("gpt2", "to"))
     assert base.get("pad_token_id") is None and exported["pad_token_id"] == exported["eos_token_id"] == 0
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_predict_says_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
+    project = make_project(tmp_path / "project", make_cell(mode))
+    monkeypatch.chdir(project.folder)
+    for form in ("patch", "model", "delta"):
+        graft("export", MASK, "--as", form, "--to", tmp_path / form)
+    texts = [row["sentence1"] for row in project.cell.rows["test"][:4]]
+    expected = project.logits(project.mask)[:4].double().softmax(1)
+    for form in ("patch", "model") if mode == "standard" else ("patch",):
+        found = as_json(capsys, "predict", tmp_path / form, *texts)
+        assert [row["text"] for row in found] == texts
+        shares = torch.tensor([[row["probabilities"][label] for label in TOY.labels] for row in found])
+        assert torch.allclose(shares.double(), expected, atol=1e-5)
+        assert [row["label"] for row in found] == [TOY.labels[number] for number in expected.argmax(1)]
+    said = output(capsys, "predict", tmp_path / "patch", texts[0]).splitlines()
+    assert re.fullmatch(r"label +negative \(%\) +positive \(%\) +text", said[0])
+    best, worst = (f"{100 * share:.1f}" for share in sorted(expected[0].tolist(), reverse=True))
+    assert {best, worst} <= {*said[1].split()} and said[1].endswith(texts[0])
+    wrong = "holds a difference from its base model" if mode == "standard" else "is no classifier; of a language model"
+    assert wrong in refused(capsys, "predict", tmp_path / "delta", texts[0])
+    line = refused(capsys, "predict", tmp_path / "patch", *texts, "--second", "one")
+    assert line == "--second: 1 texts for 4 first ones"
+    assert refused(capsys, "predict", tmp_path / "none", "a") == f"{tmp_path / 'none'}: no such mask or patch"
 
 
 def test_scores_are_found_beside_the_mask(project):

@@ -20,7 +20,8 @@ from ruamel.yaml import YAML
 
 from stages.lib.errors import ParamsError
 from stages.workflow import dispatch
-from stages.workflow.run import change_settings, workers_for
+from stages.workflow.change import change_settings
+from stages.workflow.run import check_settings, workers_for
 from tests.dvc_project import ROOT, lay_out_toy, wait_for
 
 # DVC imports what is deprecated
@@ -409,9 +410,9 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
 
 
 WRONG = {
-    "graft.sparsty=1": "-S graft.sparsty=1: DVC can't set this (did you mean 'graft.sparsity'?); expected KEY=VALUE",
+    "graft.sparsty=1": "graft.sparsty: unknown setting (did you mean 'sparsity'?)",
     "graft.sparsity": "-S graft.sparsity: DVC can't set this; expected KEY=VALUE",
-    "data.columns={label: y}": "-S data.columns={label: y}: DVC can't set this; expected ++data.columns={...} for a table",
+    "missing.yaml:graft.sparsity=1": "-S missing.yaml:graft.sparsity=1: DVC can't set this; expected KEY=VALUE",
     "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
     "graft.region=[": "-S graft.region=[: ",
     "+graft.more=1": "graft.more: unknown setting",
@@ -423,10 +424,11 @@ def test_a_wrong_setting_of_an_experiment_is_told_and_nothing_is_changed(project
     text = (ROOT / "params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ParamsError, match=re.escape(told)):
-        change_settings([setting, "seeds=[1]"], ["dvc.yaml"])
+        change_settings(["seeds=[1]", setting], lambda: check_settings(["dvc.yaml"]))
     assert Path("params.yaml").read_text(encoding="utf-8") == text
-    change_settings(["graft.sparsity=0.05"], ["dvc.yaml"])
-    assert "sparsity: 0.05" in Path("params.yaml").read_text(encoding="utf-8"), "the control"
+    change_settings(["graft.sparsity=0.05", "data.columns={label: y}"], lambda: check_settings(["dvc.yaml"]))
+    changed = Path("params.yaml").read_text(encoding="utf-8")
+    assert "sparsity: 0.05" in changed and "label: y" in changed, "the control"
 
 
 # --- A cluster -------------------------------------------------------------------------------------------------------

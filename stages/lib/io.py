@@ -100,6 +100,12 @@ def make_folders(*folders: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
+def taken_along(path: Path) -> str:
+    """How an experiment that DVC runs in a folder of its own gets what git doesn't have; nothing elsewhere."""
+    apart = "/.dvc/tmp/exps/" in Path.cwd().as_posix() and not path.is_absolute()
+    return f"; an experiment in a folder of its own takes along what git doesn't have by `-C {path}`" if apart else ""
+
+
 def require(path: Path, made_by: str) -> Path:
     """Give `path` back if it exists; raise DataError that names the stage which makes it if not."""
     if not path.exists():

@@ -42,6 +42,7 @@ class TrainPlan:
     schedule: Literal["constant", "linear"] = "constant"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    decay: Literal["all", "matrices"] = "all"
     clip_norm: float = 0.0
     l1: float = 0.0
     eval_steps: int = 0
@@ -100,6 +101,10 @@ class MaskedParameters:
         if not self.values:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
 
+    def matrices(self) -> set[str]:
+        """Names of the leaves of weights that are neither a bias nor of a norm."""
+        return {name for name in self.values if self._weights[name].dim() > 1}
+
     def clear(self) -> None:
         """Clear all gradients of the weights."""
         for weight in self._weights.values():
@@ -147,7 +152,7 @@ class TrainerState:
     def __init__(self, trained: dict[str, Tensor], plan: TrainPlan, only: GraftMask | None) -> None:
         self.plan, self.leaves = plan, MaskedParameters(trained, only)
         self.start = self.leaves.snapshot() if plan.l1 else {}
-        self.optimizer, self.scheduler = _optimizer(self.leaves.values, plan)
+        self.optimizer, self.scheduler = _optimizer(self.leaves, plan)
         self.done, self.losses = Training(plan.steps), list[float]()
         self.unread: dict[int, Tensor] = {}
         self.best: Best | None = None
@@ -257,10 +262,14 @@ def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) ->
         torch._foreach_add_([leaves.values[name].grad for name in names], moved, alpha=l1)
 
 
-def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
-    settings = {"lr": plan.learning_rate, "weight_decay": plan.weight_decay}
+def _optimizer(leaves: MaskedParameters, plan: TrainPlan) -> tuple[Any, Any]:
+    decayed = leaves.matrices() if plan.decay == "matrices" else {*leaves.values}
+    parts = {0.0: [], plan.weight_decay: []}
+    for name, leaf in leaves.values.items():
+        parts[plan.weight_decay if name in decayed else 0.0].append(leaf)
+    groups = [{"params": part, "weight_decay": decay} for decay, part in parts.items() if part]
     if plan.optimizer == "sgd":
-        optimizer = torch.optim.SGD(trained.values(), momentum=plan.momentum, **settings)
+        optimizer = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)
     else:
-        optimizer = torch.optim.AdamW(trained.values(), **settings)
+        optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, plan.factor)

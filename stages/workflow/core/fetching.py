@@ -13,6 +13,7 @@ from stages.lib.data.tasks import TaskSpec
 from stages.lib.digest import list_files
 from stages.lib.io import read_rows, write_rows, write_sealed
 from stages.lib.settings import DataParams, OodParams
+from stages.lib.words import printable
 from stages.workflow.core import paths
 
 # file of the texts that test sets of others share with the training data of a task
@@ -79,7 +80,7 @@ def summary_line(card: dict[str, Any]) -> str:
     line += f", {shared} test texts also in train" if shared else ""
     if any("label '" in reason for reason in dropped):
         line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
-    return line
+    return printable(line)
 
 
 def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:

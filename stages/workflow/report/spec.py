@@ -40,8 +40,8 @@ class Cell(Rows):
     """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
     percent: mean (standard deviation) in %; number: mean by a `format` (stages/lib/words.py), with " ±" behind it also the deviation;
-    interval: mean with its 95 % interval over `units`, in points; count: number of different keys; sum_of: "3 of 4"; text: the
-    first.  `each`: a column for each value of a column of the frame.
+    interval: mean with its 95 % interval over `units`, in points or (`format: percent`) in %; count: number of different keys;
+    sum_of: "3 of 4"; text: the first.  `each`: a column for each value of a column of the frame.
     """
 
     percent: str = ""
