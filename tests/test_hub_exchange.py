@@ -194,7 +194,7 @@ def told(tmp_path_factory, make_cell) -> SimpleNamespace:
         hub.repos["owner/unsafe"] = {"config.json": b"{}", "pytorch_model.bin": b"", "tokenizer.json": b"{}"}
         hub.repos["owner/damaged"] = {PATCH: (folder / "damaged" / PATCH).read_bytes()}
         said = dict(zip(commands, run(hub.endpoint, folder / "home", *commands.values()), strict=True))
-    alone = [["pull", "owner/movies", "--to", folder / "to"], [*LOCALIZE, folder / "again"]]
+    alone = [["pull", "owner/elsewhere", "--to", folder / "to"], [*LOCALIZE, folder / "again"]]
     said |= dict(zip(("away", "again"), run("http://127.0.0.1:9", folder / "home", *alone), strict=True))
     return SimpleNamespace(hub=hub, folder=folder, patch=patch, said=said)
 
@@ -226,7 +226,7 @@ REFUSED = {
     "unsafe": "graft localize: the hub's owner/unsafe: model.safetensors missing; .*\n",
     "no revision": "graft localize: .*'owner/tuned' has no revision 'v9' on the hub\n",
     "no token": "graft push: owner/movies: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`\n",
-    "away": "graft pull: owner/movies: .*\n",
+    "away": "graft pull: owner/elsewhere: .*\n",
 }
 
 
