@@ -49,10 +49,11 @@ def test_counts(tables):
     assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
 
 
-def test_test_split_is_a_fifth_and_shares_nothing_with_train(tables):
+def test_test_split_is_the_share_that_is_held_out_and_has_nothing_in_common_with_train(tables):
     for name, table in tables.items():
         assert table.card["test_texts_in_train"] == 0, name
-        assert 0.15 < len(texts(table, "test")) / len(table.rows) < 0.25, name
+        share = len(texts(table, "test")) / len(table.rows)
+        assert abs(share - SPECS[name].holdout) < 0.05, name
 
 
 def test_text_is_decoded_and_bounded(tables):

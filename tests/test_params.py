@@ -6,8 +6,9 @@ import math
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
 
 from stages.commands import profile
+from stages.lib.command import guarded
 from stages.lib.errors import ParamsError
 from stages.lib.io import write_text
 from stages.lib.localizers.names import NAMES, SHARED
@@ -185,26 +187,41 @@ def leaves(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_valid_keeps_every_comment_and_is_what_its_flags_give_dvc(name, files, choose):
+def test_a_profile_is_valid_keeps_every_comment_and_is_what_its_flags_say(name, files, choose):
     assert choose(name)[0] == 0
     written = texts()
     assert [comments(text) for text in written.values()] == [comments(text) for text in TEXTS.values()]
     wanted = flat({"set": profile.profile_settings(name)})
     now = {**flat({"set": {s: part for text in written.values() for s, part in parse_yaml(text, "").items()}})}
-    assert {key: now.get(key) for key in wanted} == wanted
-    write_files(files)
+    assert {key: now.get(key) for key in wanted} == wanted and written != TEXTS
     words = shlex.split(choose(name, "--flags")[1])
-    assert {*words[::2]} == {"-S"}
-    for file, items in to_path_overrides(words[1::2]).items():
+    assert {*words[::2]} == {"-S"} and words[1::2] == profile.flags(profile.profile_settings(name))
+
+
+def test_dvc_makes_the_same_of_the_flags_of_a_profile_and_a_profile_of_that(files, choose):
+    assert choose("paper_4096")[0] == 0
+    written = texts()
+    write_files(files)
+    for file, items in to_path_overrides(profile.flags(profile.profile_settings("paper_4096"))).items():
         apply_overrides(file, items)
     assert texts() == written != TEXTS
-    assert choose(name)[0] == 0 and texts() == written, "it applies to what DVC wrote"
+    assert choose("paper_4096")[0] == 0 and texts() == written, "it applies to what DVC wrote"
 
 
 @pytest.fixture
-def choose(files, command):
+def choose(files, monkeypatch, capsys):
     """choose(*words): `profile` with these words; exit code, output, errors."""
-    return partial(command, "stages.commands.profile")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = 0
+        monkeypatch.setattr(sys, "argv", ["profile", *words])
+        try:
+            guarded("profile", profile.main)
+        except SystemExit as left:
+            code = left.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
 def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_changes_them(choose, files):
