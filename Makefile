@@ -75,4 +75,4 @@ lint: $(READY)
 	ruff check stages tests
 
 clean:
-	git clean -fdXq data models masks metrics plots
+	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots

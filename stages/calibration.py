@@ -1,6 +1,6 @@
 """calibration: calibration error of all models of one seed."""
 
-from stages.lib.io import read_json, require, write_json
+from stages.lib.io import read_json, require, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -23,7 +23,7 @@ def main(seed: int) -> None:
         evaluated = read_json(require(paths.scores("evaluate", task, seed), f"evaluate@{task}-{seed}"))
         about = {"bins": settings.bins, "histogram_bins": settings.histogram_bins}
         rows = frontier(tests, dev, task, fitted | evaluated, settings.bins)
-        write_json(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
+        write_sealed(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
 

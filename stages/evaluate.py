@@ -1,6 +1,6 @@
 """evaluate: predictions of the grafted models of one (task, seed), and scores of all its models."""
 
-from stages.lib.io import write_json
+from stages.lib.io import write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -18,7 +18,7 @@ def main(task: str, seed: int) -> None:
 
     evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime, paths.PRETRAINED))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
-    write_json(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
+    write_sealed(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
 
 

@@ -1,6 +1,6 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from stages.lib.io import replacing, write_json
+from stages.lib.io import replacing, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -25,7 +25,7 @@ def main(task: str, seed: int) -> None:
     else:
         best = take_over(cell, params.finetune, cell.task.checkpoint_of(seed))
     with replacing(paths.finetuned(task, seed)) as folder:
-        write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
+        write_sealed(folder / "training.json", {"task": task, "seed": seed, **best.record})
         save_model(best.model.model, best.model.tokenizer, folder)
     measure = "exact match" if params.model.mode == "generative" else "accuracy"
     print(

@@ -169,6 +169,7 @@ def _tasks(names: list[str], mode: str) -> pd.DataFrame:
     return pd.DataFrame({
         "task": names,
         "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
+        "macro": [spec.metric == "f1" and spec.positive is None for spec in specs],
         "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
         "labels": [len(spec.labels) for spec in specs],
     })  # fmt: skip
@@ -334,6 +335,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     masks, tasks = frames["masks"], frames["tasks"]
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
+    macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
     gains, fell_back_to_movement = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
@@ -346,6 +348,8 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
         "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
         "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
+        "macro": ", ".join(macro),
+        "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "refits": refitted,
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",

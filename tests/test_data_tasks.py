@@ -30,7 +30,7 @@ def test_task_can_be_used_in_every_mode_and_from_a_source(name):
     assert spec.prompt_problems("prompt") == spec.prompt_problems("autoregressive") == []
     # a word that a causal model continues with needs a space of its own before it
     assert spec.causal_prompt.template.endswith(" {mask}")
-    assert ("{sentence2}" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
+    assert ("{sentence2" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
 
 
 @pytest.mark.parametrize("name", HUB)

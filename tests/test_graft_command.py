@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -23,8 +21,8 @@ from stages.lib.patches.patch_file import KEY
 from stages.lib.patches.paths import PATCH
 from stages.lib.patches.project import pipeline_scores
 from stages.workflow.core import paths
-from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
-from tests.pico import PAIRS, model_settings, random_mask, same
+from tests.graft_project import MASK, SELECTED, Project, graft, make_project, refused, write
+from tests.pico import PAIRS, TOY, model_settings, random_mask, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
 
@@ -273,6 +271,31 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
     assert base.get("pad_token_id") is None and exported["pad_token_id"] == exported["eos_token_id"] == 0
 
 
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_predict_says_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
+    project = make_project(tmp_path / "project", make_cell(mode))
+    monkeypatch.chdir(project.folder)
+    for form in ("patch", "model", "delta"):
+        graft("export", MASK, "--as", form, "--to", tmp_path / form)
+    texts = [row["sentence1"] for row in project.cell.rows["test"][:4]]
+    expected = project.logits(project.mask)[:4].double().softmax(1)
+    for form in ("patch", "model") if mode == "standard" else ("patch",):
+        found = as_json(capsys, "predict", tmp_path / form, *texts)
+        assert [row["text"] for row in found] == texts
+        shares = torch.tensor([[row["probabilities"][label] for label in TOY.labels] for row in found])
+        assert torch.allclose(shares.double(), expected, atol=1e-5)
+        assert [row["label"] for row in found] == [TOY.labels[number] for number in expected.argmax(1)]
+    said = output(capsys, "predict", tmp_path / "patch", texts[0]).splitlines()
+    assert re.fullmatch(r"label +negative \(%\) +positive \(%\) +text", said[0])
+    best, worst = (f"{100 * share:.1f}" for share in sorted(expected[0].tolist(), reverse=True))
+    assert {best, worst} <= {*said[1].split()} and said[1].endswith(texts[0])
+    wrong = "holds a difference from its base model" if mode == "standard" else "is no classifier; of a language model"
+    assert wrong in refused(capsys, "predict", tmp_path / "delta", texts[0])
+    line = refused(capsys, "predict", tmp_path / "patch", *texts, "--second", "one")
+    assert line == "--second: 1 texts for 4 first ones"
+    assert refused(capsys, "predict", tmp_path / "none", "a") == f"{tmp_path / 'none'}: no such mask or patch"
+
+
 def test_scores_are_found_beside_the_mask(project):
     assert pipeline_scores(MASK, "toy")["grafted"]["score"] == 0.875
     assert pipeline_scores(OTHER, "pairs") == {}
@@ -283,11 +306,8 @@ def test_scores_are_found_beside_the_mask(project):
     assert pipeline_scores(MASK, "pairs") == {}, "a composed mask has no scores of its own"
 
 
-def test_the_module_runs_and_leaves_with_2_after_a_mistake():
-    words = [sys.executable, "-m", "stages.lib.patches", "diff", "a", "b"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    told = "graft diff: a: no such mask or patch\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+def test_the_module_runs_and_leaves_with_2_after_a_mistake(command):
+    assert command("stages.lib.patches", "diff", "a", "b") == (2, "", "graft diff: a: no such mask or patch\n")
 
 
 def test_a_mask_that_names_no_task_is_no_part_of_others(project, tmp_path, capsys):

@@ -90,7 +90,9 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     logits = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     scores = [paths.scores(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
     drawn = {"csv": ("scores", "masks", "tasks", "leaks", "run", *DRAWN), "png": ("accuracy", "calibration", *DRAWN)}
+    listed = [paths.TABLES, paths.card(task).parent, paths.ood_table(task, "").parent, paths.sample_dir(task, seed)]
     found = [
+        *(folder / "SHA256SUMS" for folder in listed),
         *(paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")),
         *(paths.sample(task, seed, split) for split in ("train", "dev", "test")),
         *(paths.LEAKAGE, paths.table(task), paths.card(task)),
@@ -107,7 +109,8 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
 def test_one_command_makes_exactly_the_promised_files(story):
     first = story["first"]
     assert {*first.run.executed} == {"fetch", "model", "summary"} | cell("movies-13")
-    products = {str(paths.table("products")), str(paths.card("products"))}  # tested on, not trained on
+    files = ("SHA256SUMS", "card.json", "table.jsonl")
+    products = {str(paths.card("products").with_name(name)) for name in files}  # tested on, not trained on
     assert {*first.files} == expected_files("movies", 13, ["products"]) | products
     assert all(first.files.values())
 

@@ -15,6 +15,7 @@ import stages.lib
 from stages.commands import profile
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import read_json
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS as SECTIONS
 from stages.workflow.core.settings import PIPELINES, flat, load_all
@@ -70,6 +71,22 @@ def test_there_are_commands_and_the_two_that_matter():
     assert len(fences("bash")) >= 2 and len(quoted()) > 20
 
 
+def test_clean_removes_what_stages_make_and_nothing_of_the_users(tmp_path):
+    own = {f"{folder}/mine/file" for folder in ("data/local", "models/local", "models/checkpoints")}
+    made = {re.sub(r"\$\{[^}]*\}", "x", path) for path in MADE if not path.startswith(("metrics/", "plots/"))}
+    assert {path.split("/")[0] for path in made} == {"data", "models", "masks"}
+    for file in (*own, *(f"{path}/file" for path in made)):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    for name in (".gitignore", "Makefile"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert subprocess.run(["git", "check-ignore", *own], cwd=tmp_path, stdout=subprocess.DEVNULL).returncode == 0
+    subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True)
+    left = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("file")}
+    assert left == own
+
+
 def test_every_make_target_exists():
     used = {word for words in commands() if words[0] == "make" for word in words[1:] if "=" not in word}
     used |= {text.split()[1] for text in quoted() if text.startswith("make ")}
@@ -108,7 +125,7 @@ def test_every_override_is_allowed(tmp_path):
     assert overrides
     for override in overrides:
         lay_out_settings(folder=tmp_path)
-        profile.apply([override], tmp_path)
+        change_settings([override], lambda: load_all(tmp_path), tmp_path)
 
 
 def test_every_piece_of_settings_fits_params_yaml(tmp_path):

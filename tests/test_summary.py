@@ -188,6 +188,23 @@ def test_the_gain_is_what_lies_between_the_pretrained_and_the_fine_tuned_model()
     assert f"- gain: {told}\n" in said and f"relative gain of 80.0 % (95 % interval 80.0 to 80.0; 3 tasks, 1 to 2 seeds); of the movement graft 0.0 %; {told}" in said  # fmt: skip
 
 
+def test_fine_tuning_that_learned_nothing_is_told_once_with_what_to_try():
+    make_cells(TASKS, SEEDS)
+    assert "learned nothing" not in markdown(SPEC, derived()), "the control"
+    change("evaluate", "movies", 1, finetuned={"score": 0.5, "constant": 0.5})
+    change("evaluate", "bbc", 2, pretrained={"score": 0.9}, finetuned={"score": 0.8})
+    [line] = [line for line in markdown(SPEC, derived()).splitlines() if "learned nothing" in line]
+    assert line.startswith("- fine-tuning learned nothing in movies-1, bbc-2, where") and "optimizer adamw" in line
+
+
+def test_a_macro_f1_is_told_to_be_one():
+    make_cells(["mrpc", "movies"], SEEDS)
+    assert "macro F1" not in markdown(SPEC, derived(["mrpc", "movies"])), "F1 of a positive label"
+    macro = SPECS["mrpc"].model_copy(update={"positive": None})
+    write_json(paths.card("mrpc"), {"task": macro.model_dump()})
+    assert "- F1 of mrpc: the mean over the labels" in markdown(SPEC, derived(["mrpc", "movies"]))
+
+
 def test_the_reduction_of_ece_is_that_of_the_means():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():

@@ -113,12 +113,12 @@ def multitask(read):
         own, same = single["first"] == single.second, pairs["first"] == pairs.second
         within = pairs.seed == pairs.second_seed
         other, near = single[~own], pairs[~same & within]
-        both = other[other.second.isin(other.second[other.alike])]
+        both = other[other.second.isin(other.second[other.similar])]
         tasks, purified = (cells(part, "gain", ["second", "seed"], inside=True) for part in (union, pure))
         frame = pd.concat([near.set_index(seeded).overlap, other.set_index(seeded).gain], axis=1)
         rho = Sample(frame, PAIR, lambda units: math.atanh(units.overlap.rank().corr(units.gain.rank())))
         yield Claim(f"its own region than from others {of}", sides(single, "gain", own, ~own))
-        yield Claim(f"similar tasks than from others {of}", sides(both, "gain", both.alike, ~both.alike))
+        yield Claim(f"similar tasks than from others {of}", sides(both, "gain", both.similar, ~both.similar))
         yield Claim(f"gain on them {of}", Sample(tasks, ["second"]), 0.7)
         yield Claim(f"for the excluded ones {of}", sides(union, "gain", union.inside, ~union.inside, ["second"]))
         yield Claim(f"to purify {of}", Sample(purified - tasks, ["second"]))
@@ -127,7 +127,7 @@ def multitask(read):
         if not within.all():
             yield Claim(f"tasks are disjoint {of}", sides(pairs, "overlap", ~same & within, same), below=True)
             yield Claim(f"Of two joint models {of}", sides(pairs, "overlap", same, ~same & ~within))
-        yield Claim(f"overlap more than those of others {of}", sides(near, "overlap", near.alike, ~near.alike))
+        yield Claim(f"overlap more than those of others {of}", sides(near, "overlap", near.similar, ~near.similar))
         yield Claim(f"Overlap is a proxy {of}", rho, told=math.tanh)
 
 

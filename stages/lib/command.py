@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import GraftError, missing_package
 from .io import is_storage_problem
+from .words import printable
 
 USER_MISTAKE, STOPPED = 2, 130
 
@@ -34,7 +35,7 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except OSError as error:  # a path that may not be read, is too long, or leads through a file
         if not is_storage_problem(error):
             raise
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{printable(str(error.filename))}: " if error.filename else ""
         print(f"{label}: {place}{error.strerror}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:

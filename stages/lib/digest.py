@@ -1,7 +1,7 @@
 """Files that carry their own SHA-256, so that a damaged one is not read as if it were whole.
 
-A tensor file has it in its header, over the whole file with 64 zeros in its place; a folder has a list of its files, which
-`sha256sum -c SHA256SUMS` reads too.
+A tensor file has it in its header, over the whole file with 64 zeros in its place; a JSON file has it as a key (io.py); a folder of a
+model or of rows has a list of its files, which `sha256sum -c SHA256SUMS` reads too.
 """
 
 import re
@@ -11,7 +11,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import ModelError
+from .errors import GraftError, ModelError
 
 KEY = "sha256"
 # placeholder in a header's JSON text, which `seal` replaces by the digest
@@ -59,8 +59,8 @@ def list_files(folder: Path) -> None:
     (folder / LIST).write_text("".join(f"{sha256_of(folder / name)}  {name}\n" for name in names), encoding="utf-8")
 
 
-def require_listed(folder: Path, *names: str) -> None:
-    """Raise ModelError if one of these files doesn't match the folder's list; a user's own folder need not have one.
+def require_listed(folder: Path, *names: str, error: type[GraftError] = ModelError) -> None:
+    """Raise `error` if one of these files doesn't match the folder's list; a user's own folder need not have one.
 
     A file that is loaded again, for another point of a grid or another task, is hashed once.
     """
@@ -73,7 +73,7 @@ def require_listed(folder: Path, *names: str) -> None:
         digest = _known(path, about.st_ino, about.st_size, about.st_ctime_ns) if settled else sha256_of(path)
         SEEN.append(f"{digest}  {path.name}")
         if SEEN[-1] not in listed:
-            raise ModelError(f"{path}: damaged: its content is not what {LIST} says was written")
+            raise error(f"{path}: damaged: its content is not what {LIST} says was written")
 
 
 @cache

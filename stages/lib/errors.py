@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Iterable
 
+from .words import printable
+
 LONGEST_LINE = 1_500
 # pydantic's type of error -> what is expected instead
 EXPECTED = {
@@ -30,7 +32,7 @@ class GraftError(Exception):
     """Something the user can fix: the message says what, where, and what is allowed."""
 
     def __str__(self) -> str:
-        lines = super().__str__().split("\n")  # a library may quote the whole of a damaged file
+        lines = printable(super().__str__()).split("\n")  # a library may quote the whole of a damaged file
         return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..." for line in lines)
 
 

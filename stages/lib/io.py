@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from .digest import SEEN
+from .digest import KEY, SEEN, require_listed
 from .errors import DataError, GraftError, StorageError
 
 # suffix of a file that is being written
@@ -100,6 +100,12 @@ def make_folders(*folders: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
+def taken_along(path: Path) -> str:
+    """How an experiment that DVC runs in a folder of its own gets what git doesn't have; nothing elsewhere."""
+    apart = "/.dvc/tmp/exps/" in Path.cwd().as_posix() and not path.is_absolute()
+    return f"; an experiment in a folder of its own takes along what git doesn't have by `-C {path}`" if apart else ""
+
+
 def require(path: Path, made_by: str) -> Path:
     """Give `path` back if it exists; raise DataError that names the stage which makes it if not."""
     if not path.exists():
@@ -117,10 +123,18 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json_text(value))
 
 
+def write_sealed(path: Path, table: dict[str, Any]) -> None:
+    """Write a table as JSON that has the SHA-256 of its content as a key, which read_json compares."""
+    write_json(path, {**table, KEY: _sha256(json_text(table))})
+
+
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
-    """Read a JSON file; raise `error` that names it if it is missing or damaged."""
+    """Read a JSON file, without the SHA-256 if it has one; raise `error` that names it if it is missing or damaged."""
     try:
-        return json.loads(_noted(path.read_text(encoding="utf-8")))
+        value = json.loads(_noted(path.read_text(encoding="utf-8")))
+        if isinstance(value, dict) and (digest := value.pop(KEY, None)) and digest != _sha256(json_text(value)):
+            raise error(f"{path}: damaged: its content is not what was written")
+        return value
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:
@@ -128,8 +142,12 @@ def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
 
 
 def _noted(text: str) -> str:
-    SEEN.append(sha256(text.encode()).hexdigest())
+    SEEN.append(_sha256(text))
     return text
+
+
+def _sha256(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def json_problem(problem: Exception) -> str:
@@ -146,7 +164,8 @@ def write_rows(path: Path, rows: Iterable[dict]) -> None:
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Read what write_rows wrote."""
+    """Read what write_rows wrote; raise DataError that names the file if it is missing or damaged."""
+    require_listed(path.parent, path.name, error=DataError)
     try:
         # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
         return [json.loads(line) for line in _noted(path.read_text(encoding="utf-8")).split("\n") if line]

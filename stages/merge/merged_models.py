@@ -11,7 +11,7 @@ from stages.lib.data.encoding import Example
 from stages.lib.grafting.apply import transplant
 from stages.lib.grafting.mask_file import StoredMask, read_mask_for
 from stages.lib.grafting.region import Tensors
-from stages.lib.io import read_rows, write_json
+from stages.lib.io import read_rows, write_sealed
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.merging import names
 from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
@@ -103,7 +103,7 @@ def combine(method: str, group: str, seed: int, params: Params, machine: Runtime
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
     heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
     header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
-    write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
+    write_sealed(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == names.MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 

@@ -1,6 +1,6 @@
 """joint: one model fine-tuned on several tasks at once, in one way, for one seed."""
 
-from stages.lib.io import make_folders, read_rows, replacing, write_json
+from stages.lib.io import make_folders, read_rows, replacing, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -32,7 +32,7 @@ def main(paradigm: str, seed: int) -> None:
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
     with replacing(paths.joint(paradigm, seed)) as folder:
-        write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
+        write_sealed(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
         save_joint(shared, folder)
     print(f"joint {paradigm} {seed}: mean dev accuracy {record['dev_accuracy']:.3f}, {record['chosen']}")
 

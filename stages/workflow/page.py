@@ -104,12 +104,18 @@ def _status() -> dict[str, str]:
 def _changed(parts: list[Any]) -> str:
     states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
     missing = any(state in ("deleted", "not in cache") for state in states if isinstance(state, str))
-    return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
+    return (
+        "as committed; its stages have not run in this folder"
+        if missing
+        else "made under other settings or code than today's"
+    )
 
 
 def uncommitted() -> list[str]:
     """Tracked files that differ from the last commit."""
-    asked = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
+    )
     return [line[3:] for line in asked.stdout.splitlines()]
 
 

@@ -103,7 +103,9 @@ def table(steps: Sequence[Step], single: bool) -> "Table":
 
     drawn, known, groups = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs(), {}
     for title in ("stage", "to do", "of", "last time", "why"):
-        drawn.add_column(title, justify="left" if title in ("stage", "why") else "right", overflow="fold")
+        drawn.add_column(
+            title, justify="left" if title in ("stage", "why") else "right", overflow="fold", no_wrap=title == "stage"
+        )
     for step in steps:
         groups.setdefault(step.name if single else step.stage, []).append(step)
     for name, group in groups.items():

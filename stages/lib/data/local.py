@@ -20,7 +20,7 @@ from typing import Any
 
 from ..digest import sha256_of
 from ..errors import DataError, did_you_mean, shown
-from ..io import json_problem
+from ..io import json_problem, taken_along
 from .rows import SPLITS, Row
 from .tasks import TaskSpec
 
@@ -59,11 +59,12 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
     if folder.is_dir():
         return folder
     if not root.is_dir():
-        raise DataError(f"data.root: there is no folder {root}; data.source=local reads {root}/TASK/train.jsonl")
+        needs = f"there is no folder {root}; data.source=local reads {root}/TASK/train.jsonl"
+        raise DataError(f"data.root: {needs}{taken_along(root)}")
     there = sorted(path.name for path in root.iterdir() if path.is_dir())
     raise DataError(
         f"task {spec.name}: there is no folder {folder}{did_you_mean(folder.name, there)}; "
-        f"{root} has {', '.join(there) or 'no folders'}"
+        f"{root} has {', '.join(there) or 'no folders'}{taken_along(folder)}"
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ModelError
 from ..settings import ModelParams
+from ..words import printable
 from .anatomy import (
     CLASSES,
     HEAD,
@@ -93,7 +94,7 @@ def _unused(names: list[str]) -> str:
     """Tensors in words: the known ones by what they are, the first of all others by name."""
     known = {name: words for name in names for words, pattern in UNUSED.items() if re.match(pattern, name)}
     others = [listed([name for name in names if name not in known])]
-    return ", ".join([*dict.fromkeys(known.values()), *filter(None, others)])
+    return printable(", ".join([*dict.fromkeys(known.values()), *filter(None, others)]))
 
 
 def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict[str, str], tokens: int) -> None:

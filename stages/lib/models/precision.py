@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..errors import ModelError
-from ..io import read_json, write_json
+from ..io import read_json, write_sealed
 
 FILE = "precision.json"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -25,7 +25,7 @@ def native_precision(device: torch.device) -> str:
 
 def write_precision(name: str, folder: Path) -> None:
     """Keep a chosen precision with a model."""
-    write_json(folder / FILE, {"precision": name})
+    write_sealed(folder / FILE, {"precision": name})
 
 
 def read_precision(folder: Path) -> str:

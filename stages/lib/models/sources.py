@@ -14,7 +14,7 @@ from ..data import packages
 from ..data.hub import go_offline, hub_reachable
 from ..data.packages import copy_member, open_zip
 from ..errors import ModelError, one_line
-from ..io import read_json, replacing, require_permission
+from ..io import read_json, replacing, require_permission, taken_along
 from . import gguf_folder
 from .loading import TOKENIZER_FILES
 
@@ -163,7 +163,7 @@ def _from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
 
 def _from_folder(folder: Path, tokenizer: bool = True) -> Path:
     if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder{_nearest(folder)}")
+        raise ModelError(f"{folder}: no such folder{_nearest(folder)}{taken_along(folder)}")
     _require_complete(folder, str(folder), _nearest(folder), tokenizer)
     return folder
 

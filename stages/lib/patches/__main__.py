@@ -12,6 +12,7 @@ from typing import Any
 from ..command import guarded
 from ..errors import GraftError, missing_package
 from ..merging.names import MEAN, RULES
+from ..words import printable
 from .options import add_options
 from .paths import FORMS, MODEL, PRETRAINED
 
@@ -29,6 +30,10 @@ COMMANDS = {
     "push": ("hub", "Put a patch onto the hub, with its card."),
     "pull": ("hub", "Fetch a patch from the hub, checked before it gets its name."),
     "compose": ("compose", "Put several masks together into one."),
+    "predict": (
+        "predict",
+        "Say how probable each label is for a text, by a patch on its base model or by a whole model.",
+    ),
     "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
 }
 MASK = {"type": Path, "help": "mask file or patch"}
@@ -56,6 +61,13 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "push": {"patch": PATCH, "--to": {**NAME, "required": True}, **PRIVATE},
     "pull": {"name": NAME, **TO, **REVISION},
     "compose": {"masks": {**MASK, "nargs": "+"}, **RULE, **BASE, **TO},
+    "predict": {
+        "folder": {"type": Path, "help": "patch or whole model"},
+        "texts": {"nargs": "+", "help": "one or more"},
+        "--second": {"nargs": "+", "default": [], "help": "of pairs: the second text of each"},
+        **BASE,
+        **JSON,
+    },
     "localize": {},
 }
 
@@ -70,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(command: str, /, **arguments: Any) -> None:
     """Print what a command gives; one clear line in place of a traceback where a package is missing."""
     try:
-        print(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments))
+        print(printable(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments)))
     except ModuleNotFoundError as error:
         raise GraftError(
             f"needs the package {missing_package(error)}, which is not installed; pip install 'skill-grafting[{EXTRA}]'"

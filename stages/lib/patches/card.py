@@ -1,7 +1,6 @@
 """README.md of what is exported: how to use it without this project, where it comes from, how it scores."""
 
 import json
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..metrics.gain import relative_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..words import percent, words
+from ..words import as_markdown, percent, words
 from .patch_file import GraftFile, PatchMetadata
 from .paths import FORMS, MODEL, PATCH, PEFT
 
@@ -93,15 +92,19 @@ def _front(use: PatchMetadata, row: dict[str, Any], form: str) -> str:
     ).to_yaml()
 
 
+class Code(str):
+    """What goes into a card as it is: a line of code, or text that is YAML already."""
+
+
 def render(template: str, **values: Any) -> str:
-    """A template of this folder, filled in; texts read in Markdown as they are, which takes tags in a label for its own."""
+    """A template of this folder, filled in; all texts but code read in Markdown as they are."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
-        finalize=lambda value: escape(value, quote=False) if isinstance(value, str) else value,
+        finalize=lambda value: as_markdown(value) if isinstance(value, str) and not isinstance(value, Code) else value,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quoted": json.dumps, "grouped": "{:,}".format}
+    environment.filters |= {"code": Code, "quoted": lambda value: Code(json.dumps(value)), "grouped": "{:,}".format}
     return environment.get_template(template).render(**values)

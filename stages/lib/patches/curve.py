@@ -7,23 +7,42 @@ from matplotlib.figure import Figure
 
 from ..io import replacing
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
-from ..words import words
+from ..words import percent, small_percent, words
 from .card import Scores
+from .localize_context import LocalizeContext
 
 ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 
-def save_curve(path: Path, shares: dict[float, float], scores: Scores) -> None:
-    """Draw by size, in %, the scores of the grafts, between those of the other models, or these shares of the squared movement."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
+def save_curve(path: Path, work: LocalizeContext, shares: list[float], scores: Scores) -> None:
+    """Draw by size, in %, the accuracy of the grafts, between that of the other models, or these shares of the squared movement.
+
+    The title says the best of the scores or the smallest share, and n; bars are 95 % intervals over the n test rows (1.96 standard errors).
+    """
+    figure, sizes = Figure(figsize=(6, 4), layout="constrained"), [budget.share for budget in work.budgets]
     axes = figure.add_subplot(xscale="log", xlabel="selected / graftable parameters")
-    axes.set_ylabel("score (%)" if scores else "share of the squared movement (%)")
+    axes.set_ylabel("accuracy (%)" if scores else "share of the squared movement (%)")
     across = {name: scores[name]["score"] for name in ACROSS if name in scores}
-    values = [row["score"] for name, row in scores.items() if name not in ACROSS] or [*shares.values()]
-    axes.plot([*shares], [100 * value for value in values], "o-", label="grafted" if scores else None)
+    rows = [row for name, row in scores.items() if name not in ACROSS]
+    values = [row["score"] for row in rows] or shares
+    bars = [100 * 1.96 * row["accuracy_se"] for row in rows] or None
+    axes.errorbar(
+        sizes, [100 * value for value in values], bars, fmt="o-", capsize=3, label="grafted" if scores else None
+    )
+    axes.set_title(_title(work, dict(zip(sizes, values, strict=True)), scores), fontsize="small", parse_math=False)
     for name, score in across.items():
         axes.axhline(100 * score, color="grey", linestyle=ACROSS[name], label=words(name))
     if scores:
         axes.legend()
     with replacing(path) as partial:
         FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
+
+
+def _title(work: LocalizeContext, values: dict[float, float], scores: Scores) -> str:
+    best = min(values, key=lambda size: (-values[size], size)) if scores else min(values)
+    found = f"{work.task.title}: {small_percent(best)} of the parameters, by {work.request.localizer},"
+    if not scores:
+        return f"{found}\nhold {percent(values[best])} % of the squared movement (n = {work.region.size:,} parameters)"
+    tuned = scores[FINETUNED]
+    rows = f"n = {tuned['n']:,} test rows, bars: 95 %"
+    return f"{found}\nscore {percent(values[best])} %, the fine-tuned model {percent(tuned['score'])} % ({rows})"

@@ -21,12 +21,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..errors import MaskError, ModelError, one_line
+from ..errors import MaskError, ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
 from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, named_weights
-from ..models.loading import FROM_FOLDER
+from ..models.loading import FROM_FOLDER, load_config
 from ..models.sources import find_checkpoint
 from .base import Weights
 from .patch_file import GraftFile, read_patch
@@ -59,17 +59,20 @@ def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module
     if not isinstance(dtype, torch.dtype):
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
     folder, _ = find_checkpoint(str(base), options.pop("revision", None), tokenizer=False)
-    options = {"use_safetensors": True, **options, **file.use.options, **FROM_FOLDER, "dtype": torch.float32}
+    known = load_config(folder)
+    # RWKV and CodeGen have no setting for a padding token, and take it only afterwards
+    late = {name: value for name, value in file.use.options.items() if not hasattr(known, name)}
+    early = {name: value for name, value in file.use.options.items() if name not in late}
+    options = {"use_safetensors": True, **options, **early, **FROM_FOLDER, "dtype": torch.float32}
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
     try:
         model = getattr(transformers, file.use.auto_class).from_pretrained(folder, **options)
     except AssertionError as error:  # a padding token that the model doesn't have
         raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {file.use.options}: {error}") from error
-    except TypeError as error:  # RWKV and CodeGen have no setting for a padding token
-        raise MaskError(f"{file.path}: {file.use.options} can't be set for {base}: {one_line(error)}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
+    _set_config(model, late)
     write(_places(file, model))
     return model.eval().to(dtype)
 

@@ -24,14 +24,11 @@ from .base import Base
 from .card import Scores, score_table
 from .export import write_folder
 from .localize_context import LocalizeContext, PeakMemory, warn_of_size
-from .localize_data import find_with_data, graft_names
+from .localize_data import MOST_TOKENS, find_with_data, graft_names
 from .options import LocalizeOptions
 from .pair import Pair, carried, open_pair, survey
 from .patch_file import GraftFile, make_patch
 from .paths import AS_PATCH, PATCH, free
-
-# of a model that says no limit itself
-MOST_TOKENS = 512
 
 
 def localize(**options: Any) -> str:
@@ -57,7 +54,7 @@ def localize(**options: Any) -> str:
     whole = sum(moved[name] for name in {*request.region})
     written, shares = _write(work, found, scores, target, whole)
     if several:
-        save_curve(target / "curve.png", dict(zip(sizes, shares, strict=True)), scores)
+        save_curve(target / "curve.png", work, shares, scores)
     notes = [*_assumptions(work, moved), *lines]
     scored = tabulate(score_table(scores, "in %"), tablefmt="plain", disable_numparse=True)
     took = (

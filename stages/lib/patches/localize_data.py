@@ -21,7 +21,7 @@ from ..models.evidence import draws, evidence_about, in_portions, with_dev
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
 from ..models.visibility import require_causal
-from ..runtime import start
+from ..runtime import Runtime, start
 from ..settings import ModelParams, RuntimeParams
 from .card import Scores
 from .localize_context import LocalizeContext
@@ -30,6 +30,8 @@ from .options import LocalizeOptions
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
+# of a model that says no limit itself
+MOST_TOKENS = 512
 BINS = 15
 # gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
 MOST = 2**26
@@ -77,12 +79,17 @@ def graft_names(work: LocalizeContext) -> list[str]:
 def _load(work: LocalizeContext) -> LabelModel:
     """The fine-tuned model, live."""
     tuned, base = work.pair.finetuned.checkpoint.folder, work.pair.base.checkpoint.folder
-    usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
-    machine = start(RuntimeParams.model_construct(batch_tokens=work.request.batch_tokens, **usual))
+    machine = machine_of(work.request.batch_tokens)
     settings = ModelParams.model_construct(mode=work.pair.mode, max_length=work.max_length)
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
         return LabelModel.load(links, work.task, settings, machine, dtype=work.request.dtype)
+
+
+def machine_of(batch_tokens: int) -> Runtime:
+    """The best device that there is, in float32."""
+    usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
+    return start(RuntimeParams.model_construct(batch_tokens=batch_tokens, **usual))
 
 
 def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from stages.lib.data.encoding import Example
-from stages.lib.io import read_json, read_rows, require, write_json
+from stages.lib.io import read_json, read_rows, require, write_sealed
 from stages.lib.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
 from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import LabelModel
@@ -44,7 +44,7 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
                     scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
     record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
-    write_json(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
+    write_sealed(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
     return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
 
 

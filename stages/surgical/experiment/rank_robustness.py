@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.lib.data.encoding import Example
 from stages.lib.errors import ParamsError
-from stages.lib.io import write_json
+from stages.lib.io import write_sealed
 from stages.lib.models.anatomy import read_anatomy
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score
@@ -76,7 +76,7 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
     with progress(title, steps, "step") as bar:
         train_again(cell, settings, watching(due, cell.rows, layers, score, rows, bar.update))
     record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": settings.learning_rate, "rows": rows}
-    write_json(paths.stage_record("robustness", (), task, seed), record)
+    write_sealed(paths.stage_record("robustness", (), task, seed), record)
     first, last = rows[0]["dev_accuracy"], rows[-1]["dev_accuracy"]
     return f"{title}: {len(rows)} looks, dev accuracy {first:.3f} to {last:.3f}"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.io import write_json
+from stages.lib.io import write_sealed
 from stages.lib.metrics.classification import agreement
 from stages.lib.runtime import Runtime
 from stages.lib.settings import Params
@@ -54,7 +54,7 @@ def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> lis
             "stage": "disentangle", "method": method, "pair": [first, second], "seed": seed,
             "n": [len(part) for part in model.sets.values()], "within_search": inside, "rows": rows,
         }  # fmt: skip
-        write_json(paths.stage_record("disentangle", (method,), pair, seed), record)
+        write_sealed(paths.stage_record("disentangle", (method,), pair, seed), record)
         lines.append(f"disentangle {method} {pair} {seed}: mean error where alpha is searched {inside:.3f}")
     return lines
 

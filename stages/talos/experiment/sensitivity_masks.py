@@ -11,7 +11,7 @@ from stages.lib.grafting.apply import transplant
 from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.region import Region, Tensors
 from stages.lib.grafting.select import top_k
-from stages.lib.io import read_rows, write_json
+from stages.lib.io import read_rows, write_sealed
 from stages.lib.localizers.evidence import LocalizerInput
 from stages.lib.localizers.random import rank_at_random
 from stages.lib.localizers.registry import Budget, LocalizerSettings
@@ -127,4 +127,4 @@ def write_task(
     shared = {"n": len(labels), "majority": majority_share(labels)}
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_json(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
+    write_sealed(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})

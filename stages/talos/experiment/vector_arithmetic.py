@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from stages.lib.io import write_json
+from stages.lib.io import write_sealed
 from stages.lib.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
 from stages.lib.merging.vectors import dare_merge, summed, ties_merge
 from stages.lib.metrics.classification import accuracy, majority_share
@@ -156,7 +156,7 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
         },
         "negated": {**plain(negated), "accuracy": accuracy(logits[NEGATED], labels)},
     }  # fmt: skip
-    write_json(paths.stage_record("arithmetic", (method,), task, seed), record)
+    write_sealed(paths.stage_record("arithmetic", (method,), task, seed), record)
 
 
 def plain(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from stages.lib.data.packaged import load_packaged
 from stages.lib.data.rows import Row
 from stages.lib.data.tables import Table, Texts, build_table, describe_dropped, dropped_in, leakage, ood_rows, together
 from stages.lib.data.tasks import TaskSpec
-from stages.lib.io import read_rows, write_json, write_rows
+from stages.lib.digest import list_files
+from stages.lib.io import read_rows, write_rows, write_sealed
 from stages.lib.settings import DataParams, OodParams
+from stages.lib.words import printable
 from stages.workflow.core import paths
 
 # file of the texts that test sets of others share with the training data of a task
@@ -39,7 +41,7 @@ def write_table(
     """
     table = _table(spec, data, fetch, specs)
     write_rows(_inside(folder, paths.table(spec.name)), table.rows)
-    write_json(_inside(folder, paths.card(spec.name)), table.card)
+    write_sealed(_inside(folder, paths.card(spec.name)), table.card)
     return table.texts, table.card
 
 
@@ -51,7 +53,7 @@ def _table(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], specs
 
 
 def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, folder: Path) -> Shared:
-    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
+    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives, and all digests.
 
     `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
     says how many of its rows are "used".
@@ -62,7 +64,9 @@ def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, fol
             rows = ood_rows(read_rows(_inside(folder, paths.table(test))), texts[task].trained, ood.leaks, ood.test_max)
             write_rows(_inside(folder, paths.ood_table(task, test)), rows)
             shared[task][test]["used"] = len(rows)
-    write_json(_inside(folder, paths.LEAKAGE), shared)
+    write_sealed(_inside(folder, paths.LEAKAGE), shared)
+    for part in (folder, *filter(Path.is_dir, folder.rglob("*"))):
+        list_files(part)
     return shared
 
 
@@ -76,7 +80,7 @@ def summary_line(card: dict[str, Any]) -> str:
     line += f", {shared} test texts also in train" if shared else ""
     if any("label '" in reason for reason in dropped):
         line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
-    return line
+    return printable(line)
 
 
 def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:

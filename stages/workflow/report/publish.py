@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from stages.lib.io import replacing, write_json, write_text
+from stages.lib.words import as_markdown
 
 from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .spec import Frames, Spec, fill, load_frames, read_spec
@@ -118,8 +119,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Names may hold underscores, which markdown takes for emphasis."""
-    return text.replace("_", "\\_").replace("|", "\\|").replace("->", "→")
+    return as_markdown(text).replace("->", "→")
 
 
 def _rounded(value: float) -> float:

@@ -1,7 +1,7 @@
 """Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
 from stages.lib.grafting.apply import wise_ft
-from stages.lib.io import read_rows, write_json
+from stages.lib.io import read_rows, write_sealed
 from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
 from stages.lib.metrics.temperature import temperature, tempered
 from stages.lib.metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
@@ -40,7 +40,7 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         for name, logits in tempered(read_predictions(reference), degrees).logits.items():
             predictions.logits[name].update(logits)
     write_predictions(paths.predictions("controls", task, seed), predictions)
-    write_json(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha, **refit})
+    write_sealed(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha, **refit})
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from stages.lib.io import read_rows, write_json
+from stages.lib.io import read_rows, write_sealed
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.scores import Row, score_rows
 from stages.lib.metrics.variants import FINETUNED
@@ -53,4 +53,4 @@ def write_record(
     """Store the logits and the record of one cell."""
     task, seed = about["task"], about["seed"]
     write_predictions(paths.stage_logits(stage, axes, task, seed), predictions)
-    write_json(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})
+    write_sealed(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})

@@ -1,0 +1,77 @@
+"""predict: what a graft that was exported says about texts, as the probability of each label."""
+
+import json
+from pathlib import Path
+
+from tabulate import tabulate
+
+from ..data.tasks import TaskSpec
+from ..errors import DataError, ModelError
+from ..models import predicting
+from ..models.anatomy import most_tokens
+from ..models.checkpoints import Checkpoint, labels_of, mode_of
+from ..models.label_model import LabelModel
+from ..models.loading import load_model, load_tokenizer
+from ..words import percent
+from .live import load_graft
+from .localize_data import MOST_TOKENS, machine_of
+from .patch_file import read_patch
+from .paths import CONFIG
+
+BATCH_TOKENS = 4096
+
+
+def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_json: bool) -> str:
+    """The probability of each label for each text, by a whole model's folder, or by that of a patch on its base model.
+
+    `second` are the second sentences of pairs, or none.  Raises ModelError for a folder that has no labels to choose among:
+    that of a language model, whose patch has the prompt, of completions, or of a difference.
+    """
+    if second and len(second) != len(texts):
+        raise DataError(f"--second: {len(second)} texts for {len(texts)} first ones")
+    model = _whole(folder) if (folder / CONFIG).is_file() else _patched(folder, base)
+    labels = model.task.labels
+    rows = [
+        {"sentence1": text, "sentence2": other, "label": labels[0]}  # the label is not looked at
+        for text, other in zip(texts, second or [None] * len(texts), strict=True)
+    ]
+    shares = predicting.predict(model, model.encode(rows)).double().softmax(1).tolist()
+    found = [max(zip(row, labels, strict=True))[1] for row in shares]
+    if as_json:
+        parts = zip(texts, found, shares, strict=True)
+        return json.dumps(
+            [
+                {"text": text, "label": best, "probabilities": dict(zip(labels, row, strict=True))}
+                for text, best, row in parts
+            ],
+            indent=2,
+        )
+    lines = [[best, *map(percent, row), text] for text, best, row in zip(texts, found, shares, strict=True)]
+    return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
+
+
+def _patched(folder: Path, base: Path) -> LabelModel:
+    """The base model with a patch on it, which says how its labels are read."""
+    patch = read_patch(folder)
+    use, tokenizer = patch.use, load_tokenizer(base)
+    if not use.labels or patch.stored.about.get("mode") == "generative":
+        raise ModelError(f"{patch.path}: completes texts and has no labels to choose among")
+    prompts = {"prompt" if use.mode == "prompt" else "causal_prompt": use.prompt}
+    task = TaskSpec(name=use.task, title=use.title, kind=use.task, labels=use.labels, **prompts)
+    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, machine_of(BATCH_TOKENS))
+
+
+def _whole(folder: Path) -> LabelModel:
+    """A classifier with its own labels."""
+    checkpoint, tokenizer = Checkpoint.open(str(folder)), load_tokenizer(folder)
+    if mode_of(checkpoint) != "standard":
+        raise ModelError(
+            f"{folder}: is no classifier; of a language model give the patch, which has prompt and label words"
+        )
+    labels = labels_of(checkpoint)
+    model = load_model(folder, "standard", labels)
+    if not bool(model.get_input_embeddings().weight.any()):
+        raise ModelError(f"{folder}: holds a difference from its base model, not a model: its embeddings are zero")
+    most = min(tokenizer.model_max_length, MOST_TOKENS, most_tokens(model) or MOST_TOKENS)
+    task = TaskSpec(name=folder.name, title=folder.name, kind=folder.name, labels=labels)
+    return LabelModel(model, tokenizer, task, "standard", most, machine_of(BATCH_TOKENS))
