@@ -236,7 +236,9 @@ CLOSE = (0.1, 0.05, 0.025, 0.0825)  # p = 0.03 by itself
 def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
     rows = frame(x=values)
     assert verdicts(rows, claim(rule=rule, limit=limit)) == ([verdict] if values else [])
-    assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), "one seed"
+    assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), (
+        "one seed"
+    )
 
 
 @settings(max_examples=30, deadline=None)

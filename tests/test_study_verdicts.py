@@ -147,7 +147,7 @@ def talos(read):
     gains = {}
     for method, part in rows.set_index(CELL).groupby("method"):
         gains[method] = above(part.single, part[["pretrained", "majority"]])
-    full, matched, both = [gains["full"]], [gains["full_matched"]], [gains["full_matched"], gains["talos"]]
+    full, both = [gains["full"]], [gains["full_matched"], gains["talos"]]
     # several targets may have the same control
     starts = left.groupby(["control", "seed"])[["control_zero_shot", "control_majority"]].first().rename_axis(CELL)
     control = starts.control_zero_shot - starts.control_majority

@@ -10,6 +10,7 @@ import re
 import tarfile
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -92,7 +93,25 @@ def read_polarity(archive: Path, member: str | None) -> list[Row]:
         for group, rating, text in _ratings(archive, name):
             label = "neutral" if abs(rating) < CLEAR_RATING else "opinion" if abs(rating) > STRONG_RATING else None
             rows.append({"sentence1": text, "label": label, "group": group})
-    return rows
+    return _balanced(rows)
+
+
+def _balanced(rows: list[Row]) -> list[Row]:
+    """As many texts of each label as the rarest has, chosen by content, and none that have two labels.
+
+    So labels are as frequent in test as in k-shot samples.  Else always the most frequent one beats a model that learned to tell
+    them apart, and that labels are otherwise frequent is by itself an error of calibration.
+    """
+    texts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["label"] is not None:
+            texts[" ".join(row["sentence1"].split())].append(row)
+    clear: dict[str, list[Row]] = defaultdict(list)
+    for text in sorted(texts, key=lambda text: rank(("balanced",), (text,))):
+        if len({row["label"] for row in texts[text]}) == 1:
+            clear[texts[text][0]["label"]].append(texts[text][0])
+    fewest = min(map(len, clear.values()))
+    return [row for found in clear.values() for row in found[:fewest]]
 
 
 def _ratings(archive: Path, name: str) -> Iterator[tuple[str | None, float, str]]:
@@ -140,7 +159,9 @@ def read_review(archive: Path, member: str | None) -> list[Row]:
         table.condition.fillna(""),
     )
     labels = map(_illness, conditions) if member == "condition" else map(RATINGS.get, ratings)
-    return [{"sentence1": text, "label": label, "group": None} for text, label in zip(texts, labels, strict=True)]
+    return _balanced(
+        [{"sentence1": text, "label": label, "group": None} for text, label in zip(texts, labels, strict=True)]
+    )
 
 
 def _illness(condition: str) -> str | None:
@@ -158,29 +179,28 @@ def read_tweet(archive: Path, member: str | None) -> list[Row]:
         table = pd.read_csv(file, encoding_errors="replace")
     table = table[table.confidence >= CLEAR_CONFIDENCE]
     texts = table.text.str.replace("\N{REPLACEMENT CHARACTER}", "").map(html.unescape)
-    return [
-        {"sentence1": text, "label": label, "group": None} for text, label in zip(texts, table.sentiment, strict=True)
-    ]
+    rows = zip(texts, table.sentiment, strict=True)
+    return _balanced([{"sentence1": text, "label": label, "group": None} for text, label in rows])
 
 
 def read_language(archive: Path, member: str | None) -> list[Row]:
     """Sentences of dialogues; the label is their language."""
-    return [
+    return _balanced([
         {"sentence1": text, "label": language, "group": None}
         for language in ("english", "italian", "portuguese", "spanish")
         for _, dialogue in _dialogues(archive, language)
         for text in dialogue
         if SHORTEST <= len(text) <= LONGEST
-    ]
+    ])  # fmt: skip
 
 
 def read_dialogue(archive: Path, member: str | None) -> list[Row]:
     """English questions, each with one of its answers; the label is the topic, by the file."""
-    return [
+    return _balanced([
         {"sentence1": f"{question} {answer}", "label": TOPICS.get(file), "group": question}
         for file, (question, *answers) in _dialogues(archive, "english")
         for answer in answers
-    ]
+    ])  # fmt: skip
 
 
 def _dialogues(archive: Path, language: str) -> Iterator[tuple[str, list[str]]]:
