@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,7 +222,8 @@ def test_no_more_run_at_once_than_fit_into_memory_by_what_each_took_the_last_tim
     Path(".dvc/tmp/durations.jsonl").write_text("\n".join(lines) + "\n")
     set_resources(memory_mib=1300)
     assert run("--workers", "3")[0] == 0
-    assert sum(together(*pair) for pair in combinations(runs().values(), 2)) == 1, "two of them, and then the third"
+    noted = runs().values()
+    assert max(sum(one["start"] <= note["start"] < one["end"] for one in noted) for note in noted) == 2
 
 
 @pytest.mark.parametrize(
