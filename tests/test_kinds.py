@@ -45,7 +45,7 @@ SMALL |= {
     "rotary_dim": 4,
 }
 SMALL |= {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-BLOCKS = re.compile(r"^(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
+BLOCKS = re.compile(r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
 LARGEST = 3_000_000
 
 USUAL = [
@@ -54,7 +54,17 @@ USUAL = [
     ("gpt2", "autoregressive"), ("llama", "autoregressive"), ("trocr", "autoregressive"), ("mixtral", "standard"),
     ("bloom", "autoregressive"), ("convbert", "prompt"), ("fnet", "standard"), ("canine", "standard"), ("mpnet", "prompt"),
     ("markuplm", "standard"), ("hrm_text", "autoregressive"), ("tapas", "prompt"), ("rwkv", "autoregressive"),
+    ("codegen", "autoregressive"), ("gemma3", "autoregressive"),
 ]  # fmt: skip
+
+
+def small(known: type) -> dict:
+    """Settings that make a config small, and the configs inside it, of which one is about text."""
+    usual = known()
+    names = {*usual.to_dict(), *getattr(known, "attribute_map", {})}
+    inside = {name: type(part) for name in known.sub_configs if (part := getattr(usual, name, None)) is not None}
+    values = {name: value for name, value in SMALL.items() if name in names}
+    return values | {name: {"model_type": part.model_type, **small(part)} for name, part in inside.items()}
 
 
 def pair_of(kind: str, mode: str, folder: Path) -> tuple[Path, Path]:
@@ -62,8 +72,7 @@ def pair_of(kind: str, mode: str, folder: Path) -> tuple[Path, Path]:
     auto, mapping = CLASSES[mode]
     try:
         known = hf.CONFIG_MAPPING[kind]
-        names = {*known().to_dict(), *getattr(known, "attribute_map", {})}
-        config = known(**{name: value for name, value in SMALL.items() if name in names})
+        config = known(**small(known))
         with torch.device("meta"):
             size = sum(weight.numel() for weight in auto.from_config(config).parameters())
         assert size < LARGEST

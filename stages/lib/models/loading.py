@@ -19,6 +19,8 @@ WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+    "sentencepiece.model", "bpe.codes", "dict.txt", "emoji.json", "entity_vocab.json", "prophetnet.tokenizer", "word_shape.json",
+    "word_pronunciation.json", "normalizer.json",
 )  # fmt: skip
 UNHEARD_OF = "\N{LATIN SMALL LETTER SHARP S}\N{SNOWMAN}qz"
 # endings of settings that are dropout rates; others, such as layerdrop, drop something else

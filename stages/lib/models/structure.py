@@ -66,7 +66,11 @@ def _head(names: list[str], inside: str, pooler: str, lacking: Collection[str]) 
 
 def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
     """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
-    if tokens > (words := vocabulary_size(model)):
+    try:
+        words = vocabulary_size(model)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    if tokens > words:
         raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
 
 
