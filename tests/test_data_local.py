@@ -10,7 +10,8 @@ import pytest
 from stages import fetch
 from stages.lib.data.local import load_local
 from stages.lib.data.tasks import Prompt, TaskSpec
-from stages.lib.errors import DataError
+from stages.lib.errors import DataError, ModelError
+from stages.lib.models.sources import find_checkpoint
 from stages.workflow.core import paths
 from tests.settings_files import lay_out_settings
 
@@ -49,6 +50,20 @@ def test_jsonl_and_gzip(folder):
     rows, origin = read(folder)
     assert rows == {"train": ROWS, "test": ROWS[:1]}
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
+
+
+def test_an_experiment_of_dvcs_apart_is_told_how_it_gets_what_git_does_not_have(tmp_path, monkeypatch):
+    for place, told in ((tmp_path, False), (tmp_path / ".dvc/tmp/exps/temp/x", True)):
+        (place / "data/local/other").mkdir(parents=True)
+        monkeypatch.chdir(place)
+        for root, missing in (("data/local", "data/local/mine"), ("absent", "absent")):
+            with pytest.raises(DataError) as error:
+                load_local(SINGLE, Path(root))
+            assert str(error.value).endswith(f"takes along what git doesn't have by `-C {missing}`") == told
+        with pytest.raises(
+            ModelError, match=r"no such folder.* by `-C models/local/x`$" if told else "no such folder$"
+        ):
+            find_checkpoint("./models/local/x")
 
 
 TEXTS = [

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from transformers.models.auto import modeling_auto
+from transformers.models.auto import modeling_auto, tokenization_auto
 
 from stages.lib import load_graft
 from stages.lib.errors import GraftError
 from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
+from stages.lib.models.loading import TOKENIZER_FILES
 from stages.lib.models.predicting import predict
 from stages.lib.patches.localize import localize
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
@@ -26,6 +27,7 @@ CLASSES = {
     "prompt": (hf.AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
     "autoregressive": (hf.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
 }
+EVERY = {kind for _, mapping in CLASSES.values() for kind in mapping}
 # what makes a config small, by the names that settings have
 SMALL = dict.fromkeys(
     ["hidden_size", "d_model", "n_embd", "emb_dim", "dim", "word_embed_proj_dim", "embedding_size"], 32
@@ -45,7 +47,9 @@ SMALL |= {
     "rotary_dim": 4,
 }
 SMALL |= {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-BLOCKS = re.compile(r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
+BLOCKS = re.compile(
+    r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\."
+)
 LARGEST = 3_000_000
 
 USUAL = [
@@ -138,6 +142,13 @@ def test_a_kind_is_right_or_refused(tmp_path, kind, mode):
     refused = {("fnet", "standard"): "padded on whichever", ("convbert", "prompt"): "padded on whichever"}
     refused |= {("canine", "standard"): "no embeddings of tokens", ("tapas", "prompt"): "can't be run on two texts"}
     assert refused.get((kind, mode), "right") in outcome(kind, mode, tmp_path)
+
+
+def test_every_file_of_a_tokenizers_vocabulary_travels_with_a_model():
+    names = [name for kind, name in tokenization_auto.TOKENIZER_MAPPING_NAMES.items() if name and kind in EVERY]
+    classes = [part for name in names if (one := getattr(hf, name, None)) for part in one.__mro__]
+    files = {file for one in classes for file in vars(one).get("vocab_files_names", {}).values()}
+    assert len(files) > 10 and files <= {*TOKENIZER_FILES}
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
     there = sorted(path.name for path in root.iterdir() if path.is_dir())
     raise DataError(
         f"task {spec.name}: there is no folder {folder}{did_you_mean(folder.name, there)}; "
-        f"{root} has {', '.join(there) or 'no folders'}{taken_along(root)}"
+        f"{root} has {', '.join(there) or 'no folders'}{taken_along(folder)}"
     )
 
 
