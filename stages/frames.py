@@ -169,7 +169,7 @@ def _tasks(names: list[str], mode: str) -> pd.DataFrame:
     return pd.DataFrame({
         "task": names,
         "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
-        "macro": [spec.metric == "f1" and spec.positive is None for spec in specs],
+        "macro": [mode != GENERATIVE and spec.metric == "f1" and spec.positive is None for spec in specs],
         "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
         "labels": [len(spec.labels) for spec in specs],
     })  # fmt: skip

@@ -334,8 +334,9 @@ def own(**fields: Any) -> dict[str, Any]:
 
 
 ALL_TASKS = (
-    "ag_news, amazon, bbc, bbc_pair, boolq, cb, cola, copa, cr, domain, editorials, imdb, mnli, mnli_2, movies, mpqa, mr, mrpc, "
-    "multirc, products, qnli, qqp, record, rte, sentiment, snli, snli_2, sst2, subj, trec, tweets, wic, wnli, wsc, yelp; "
+    "ag_news, amazon, bbc, bbc_pair, boolq, brands, cb, cola, copa, cr, dialogue, domain, drugs, editorials, "
+    "illness, imdb, language, mnli, mnli_2, movies, mpqa, mr, mrpc, multirc, polar, products, qnli, qqp, record, "
+    "rte, sentiment, snli, snli_2, sst2, subj, trec, tweets, wic, wnli, wsc, yelp; "
     "define your own under `task:`"
 )
 NAME = "should be a name of a-z, 0-9, _ and . that starts with a letter or a digit"

@@ -192,7 +192,7 @@ def talos(read):
 
 
 # without two claims about layers that two layers say nothing of
-@pytest.mark.parametrize(("report", "count"), [("study", 60), ("surgical", 3), ("talos", 15)])
+@pytest.mark.parametrize(("report", "count"), [("study", 63), ("surgical", 3), ("talos", 15)])
 def test_verdicts_follow_from_the_committed_rows(report, count):
     assert differences(report, globals()[report]) == ([], count)
 
