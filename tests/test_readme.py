@@ -166,7 +166,7 @@ def is_there(path: str) -> bool:
         or (ROOT / "stages" / plain).exists()
         or plain == str(paths.PAGE)
         or any(lies_in(example, made) for made in MADE)
-        or plain.startswith(("data/local/", ".dvc/tmp/"))
+        or plain.startswith(("data/local/", "models/local/", ".dvc/tmp/"))
         or plain in INSIDE
     )
 
