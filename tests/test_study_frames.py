@@ -28,17 +28,18 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
         for task, share in (("one", 0.4), ("two", 0.2))
     ]
     other = [shared | {"seed": 1, "first": "one", "second": "two", "overlap": 0.1}]
-    kept = {"localizer": "learned", "task": "one", "seed": 1, "sparsity": 0.01, "kept": "learned"}
-    frames = {
-        name: pd.DataFrame(rows) for name, rows in {"seed_overlap": own, "task_overlap": other, "cost": [kept]}.items()
-    }
+    cost = [
+        {"localizer": "learned", "sparsity": 0.01, "seed": 1, "task": task, "kept": "learned"}
+        for task in ("one", "two")
+    ]
+    frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other), "cost": pd.DataFrame(cost)}
     [line] = region_overlaps(frames).itertuples()
     assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
-    one_seed = region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])})
-    assert [*one_seed.overlap] == [0.1] and one_seed.own.isna().all(), (
-        "task two has no region of its own to compare with"
+    [line] = region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).itertuples()
+    assert line.own != line.own, "without its own there is nothing to compare"
+    assert region_overlaps(frames | {"cost": pd.DataFrame(cost).assign(kept="movement")}).empty, (
+        "none is a learned region"
     )
-    assert region_overlaps(frames | {"cost": pd.DataFrame([kept | {"kept": "movement"}])}).empty, "it is no learned one"
 
 
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
@@ -49,12 +50,14 @@ def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
         ("grafted", 0.01): (0.5, 0.5, 0.6),
     }
     rows = [
-        {"variant": variant, "sparsity": size, "step": step, "score": score, "own": True}
+        {"variant": variant, "sparsity": size, "step": step, "score": score}
         for (variant, size), row in scores.items()
         for step, score in zip((10, 20, 40), row, strict=True)
     ]
-    cell = {"task": "one", "seed": 1, "where": "id"}
+    cell = {"task": "one", "seed": 1, "where": "id", "own": True}
     frames = {"anchor": pd.DataFrame([start | cell]), "trajectory": pd.DataFrame([row | cell for row in rows])}
     [line] = saturation(frames, 0.05).itertuples()
     assert (line.graft, line.model) == (0.25, 1.0)
     assert saturation(frames, 0.3).empty, "the graft gains 20 points"
+    frames["trajectory"].loc[frames["trajectory"].variant == "grafted", "own"] = False
+    assert saturation(frames, 0.05).empty, "its region is movement's"
