@@ -6,13 +6,15 @@ match, and agreement, ECE, bins and bars are of tokens.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from stages.lib.errors import DataError
-from stages.lib.grafting.mask_indices import read_header
+from stages.lib.grafting.mask_indices import head_size, read_header
 from stages.lib.io import read_json, require
 from stages.lib.metrics.gain import add_gain, scores_of_ends
+from stages.lib.metrics.scores import drawn_scores
 from stages.lib.metrics.variants import (
     CONTROLS,
     FINETUNED,
@@ -30,7 +32,7 @@ from stages.lib.metrics.variants import (
 from stages.lib.settings import Params
 from stages.lib.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
-from stages.workflow.core.stored import read_task
+from stages.workflow.core.stored import read_cell, read_task
 from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
@@ -42,7 +44,7 @@ CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histog
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 GENERATIVE = "generative"
-MASK_COLUMNS = [*CELL, "localizer", "kept", "selected", "graftable", "model_parameters"]
+MASK_COLUMNS = [*CELL, "localizer", "kept", "selected", "graftable", "model_parameters", "head_parameters"]
 MOVEMENT = "movement"
 # as in the paper's tables
 SHORT = {
@@ -79,15 +81,20 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     own = scores[scores.test_set == scores.task]
     return {
         "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", *more]],
+        "scores_drawn": _drawn(params),
         "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
-        "masks": frame_of(({**read_header(masks.file(cell)), **cell} for cell in cells), MASK_COLUMNS)[MASK_COLUMNS],
+        "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS)[MASK_COLUMNS],
         "tasks": _tasks(tasks, params.model.mode),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
     }
+
+
+def _mask_row(file: Path, cell: Row) -> Row:
+    return {**read_header(file), "head_parameters": head_size(file), **cell}
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
@@ -100,6 +107,21 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
             for values in [record["scores"][test_set][variant]]
         ]
     )
+
+
+def _drawn(params: Params) -> pd.DataFrame:
+    """Scores of a run's only task on samples of its test rows; none of several tasks, nor of completions, whose rows are tokens."""
+    task, *others = params.tasks
+    seeds = [] if others or params.model.mode == GENERATIVE else params.seeds
+    rows = [
+        {"task": task, "seed": seed, **row}
+        for seed in seeds
+        for row in drawn_scores(read_cell(task, seed).part([task]), read_task(task), params.calibration.bins)
+    ]
+    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])[
+        [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]]
+    ]
+    return add_gain(scores, scores_of_ends(scores, [*CELL, "draw"]), params.summary.least_gain)
 
 
 def _with_calibration(scored: pd.DataFrame, calibration: pd.DataFrame, calibrated: Records) -> pd.DataFrame:
@@ -147,6 +169,7 @@ def _tasks(names: list[str], mode: str) -> pd.DataFrame:
     return pd.DataFrame({
         "task": names,
         "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
+        "macro": [mode != GENERATIVE and spec.metric == "f1" and spec.positive is None for spec in specs],
         "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
         "labels": [len(spec.labels) for spec in specs],
     })  # fmt: skip
@@ -165,9 +188,9 @@ def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     run, tasks = frames["run"].iloc[0], frames["tasks"]
-    named = tasks.assign(name=tasks.task + tasks.metric.map(MARKS).fillna(""))[["task", "name", "sentences"]]
-    scores = _with_baselines(frames["scores"]).merge(named, on="task")
-    scores = scores.assign(localizer=frames["masks"].localizer.iloc[0], short=scores.variant.map(SHORT))
+    names = tasks.task + tasks.metric.map(MARKS).fillna("")
+    named = tasks.assign(name=names, kind=_kinds(tasks))[["task", "name", "kind", "labels"]]
+    scores, drawn = (_scores(frames[name], frames["masks"], named) for name in ("scores", "scores_drawn"))
     ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
     frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
     bins = pooled_bins(frames["reliability"])
@@ -177,6 +200,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     masks, published = sizes_of(frames["masks"]), _published(frames["paper"], named, run)
     return frames | {
         "scores": scores,
+        "scores_drawn": drawn,
         "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
         "ood": ood,
         # without other test sets their figure shows the tasks' own
@@ -189,6 +213,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
         "masks": masks,
         "paper": published,
+        "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
             **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share),
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
@@ -199,11 +224,27 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     }  # fmt: skip
 
 
-def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:
-    """Adds how far each score is above the better baseline of its cell: the pretrained model with its head, or always the same label."""
-    scores = scores.merge(_score_of(PRETRAINED, scores, CELL, "baseline"), on=CELL)
+def _kinds(tasks: pd.DataFrame) -> pd.Series:
+    """What kind of task each is: by its number of labels, and by its sentences where tasks differ in that."""
+    kinds = (
+        pd.Series("two labels", tasks.index)
+        .mask(tasks.labels > 2, "more labels")
+        .mask(tasks.labels == 0, "completions")
+    )
+    return kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
+
+
+def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
+    """Adds names, the mask that was kept, and how far each score is above the better baseline of its cell.
+
+    The baselines are the pretrained model with the fine-tuned one's head, and always the same label.
+    """
+    cell = [*CELL, *({"draw"} & {*scores})]
+    scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
-    return scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
+    scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
+    chosen = masks[[*CELL, "localizer"]].assign(kept=masks.kept.astype(object).fillna(masks.localizer))
+    return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(chosen, on=CELL)
 
 
 def _score_of(variant: str, scores: pd.DataFrame, cell: list[str], name: str) -> pd.DataFrame:
@@ -242,8 +283,8 @@ def sure_shares(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_of(masks: pd.DataFrame) -> pd.DataFrame:
-    """One row for each size of masks that there is, mean over seeds, with its tasks and both denominators."""
-    size = ["selected", "graftable", "model_parameters"]
+    """One row for each size of masks that there is, mean over seeds, with its tasks, both denominators and the head beside it."""
+    size = ["selected", "graftable", "model_parameters", "head_parameters"]
     means = masks.groupby("task", sort=False)[size].mean().reset_index()
     sizes = means.groupby(size, sort=False).task.agg(", ".join).rename("tasks").reset_index()
     shares = {"share": sizes.selected / sizes.graftable, "share_of_model": sizes.selected / sizes.model_parameters}
@@ -257,6 +298,15 @@ def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.D
     paper = paper.merge(named, on="task", how="left")
     pair = (paper.name + " → " + paper.test_set).where(paper.place == OUT_OF_DISTRIBUTION)
     return paper.assign(compared=compared.to_numpy(), pair=pair, short=paper.variant.map(SHORT))
+
+
+def _judged_alike(paper: pd.DataFrame, tasks: pd.Series) -> pd.DataFrame:
+    """The paper's scores to be judged as ours are: of the tasks that a run has, or of all where it has none of these."""
+    common = paper[paper.task.isin(tasks)]
+    rows = common if len(common) else paper
+    rows = rows.merge(_score_of(FINETUNED, rows, ["task"], "whole"), on="task")
+    source = rows.place + ", " + rows.shots.map("{:.0f}-shot".format)
+    return rows.assign(seed=0, retained=rows.score / rows.whole, source=source)
 
 
 def _source(rows: pd.DataFrame) -> str:
@@ -285,6 +335,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     masks, tasks = frames["masks"], frames["tasks"]
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
+    macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
     gains, fell_back_to_movement = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
@@ -297,11 +348,16 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
         "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
         "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
+        "macro": ", ".join(macro),
+        "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "refits": refitted,
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",
         "fell_back_to_movement": ", ".join(f"{row.task}-{row.seed}" for row in fell_back_to_movement.itertuples()),
         "localizer": masks.localizer.iloc[0],
+        "with_head": ", and a trained head of {:,.0f},".format(*heads)
+        if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
+        else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }
 

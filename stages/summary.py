@@ -9,7 +9,7 @@ from stages.workflow.core.stage import stage
 @stage
 def main() -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "ood", "summary")
+    params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "calibration.bins", "ood", "summary")
 
     from stages.frames import collect
     from stages.workflow.report.publish import publish

@@ -1,4 +1,4 @@
-"""Fixtures: seeded tensors, and one fine-tuned pico cell for each mode, made once a session.
+"""Fixtures: seeded tensors, and pico models, cells and a finished main pipeline, which are made once for all workers.
 
 The process that hands out tests to workers reads this file first and runs none of them, so heavy imports are inside.
 """
@@ -6,81 +6,25 @@ The process that hands out tests to workers reads this file first and runs none 
 from __future__ import annotations
 
 import gc
+import os
+import runpy
 import shutil
 import signal
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+import warnings
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
-from stages.lib.io import write_json, write_rows
-from stages.workflow.core import paths
-
 if TYPE_CHECKING:
-    from torch import Tensor
+    from pathlib import Path
 
-    from stages.lib.grafting.region import Region
-    from stages.lib.models.anatomy import ModelSpec
-    from stages.lib.models.label_model import LabelModel
-    from stages.lib.training.finetuning import TrainingCell
+    from tests.cells import Cell
 
 # started by nohup or as a job in the background, tests would have every process that they interrupt ignore it
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A pretrained and a fine-tuned folder of one mode, with the rows between them."""
-
-    mode: str
-    pretrained_folder: Path
-    finetuned_folder: Path
-    anatomy: ModelSpec
-    rows: dict[str, list[dict]]
-
-    @property
-    def region(self) -> Region:
-        """Everything in the layers."""
-        return self.anatomy.region(["layers"])
-
-    def pretrained(self) -> dict[str, Tensor]:
-        """The region's values before fine-tuning."""
-        from stages.lib.models.loading import read_tensors
-
-        return read_tensors(self.pretrained_folder, self.region.shapes)
-
-    def finetuned(self) -> dict[str, Tensor]:
-        """The region's values after fine-tuning."""
-        from stages.lib.models.loading import read_tensors
-
-        return read_tensors(self.finetuned_folder, self.region.shapes)
-
-    def load(self, which: str = "finetuned", batch_tokens: int = 2048) -> LabelModel:
-        """A model of its own for a test to change."""
-        from stages.lib.models.label_model import LabelModel
-        from tests.pico import TOY, model_settings, runtime
-
-        folder = self.finetuned_folder if which == "finetuned" else self.pretrained_folder
-        return LabelModel.load(folder, TOY, model_settings(self.mode), runtime(batch_tokens))
-
-    def to_train(self, seed: int = 0) -> TrainingCell:
-        """The pretrained folder and the rows, as fine-tuning takes them."""
-        from stages.lib.training.finetuning import TrainingCell
-        from tests.pico import TOY, model_settings, runtime
-
-        return TrainingCell(TOY, seed, self.rows, model_settings(self.mode), runtime(), self.pretrained_folder)
-
-    def lay_out(self, seed: int) -> None:
-        """Write models, task and rows where the main pipeline has them of a cell, in the folder that a test stands in."""
-        from tests.pico import TOY
-
-        shutil.copytree(self.pretrained_folder, paths.PRETRAINED)
-        shutil.copytree(self.finetuned_folder, paths.finetuned(TOY.name, seed))
-        write_json(paths.card(TOY.name), {"task": TOY.model_dump()})
-        for split, rows in self.rows.items():
-            write_rows(paths.sample(TOY.name, seed, split), rows)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -99,49 +43,69 @@ def quick_torch():
 
 
 @pytest.fixture(scope="session")
-def pico_bert(tmp_path_factory):
+def make_once(tmp_path_factory):
+    """make_once(name, make): the folder of this name, which is filled once for all workers."""
+    from tests.cells import made_once
+
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    return lambda name, make: made_once(shared / name, make)
+
+
+@pytest.fixture(scope="session")
+def pico_bert(make_once):
     from tests.pico import save_bert
 
-    return save_bert(tmp_path_factory.mktemp("bert"))
+    return make_once("bert", save_bert)
 
 
 @pytest.fixture(scope="session")
-def pico_llama(tmp_path_factory):
+def pico_llama(make_once):
     from tests.pico import save_causal
 
-    return save_causal(tmp_path_factory.mktemp("llama"), "llama")
+    return make_once("llama", lambda folder: save_causal(folder, "llama"))
 
 
 @pytest.fixture(scope="session")
-def pico_gpt2(tmp_path_factory):
+def pico_gpt2(make_once):
     from tests.pico import save_causal
 
-    return save_causal(tmp_path_factory.mktemp("gpt2"), "gpt2")
+    return make_once("gpt2", lambda folder: save_causal(folder, "gpt2"))
 
 
 @pytest.fixture(scope="session")
-def make_cell(tmp_path_factory, pico_bert, pico_llama):
-    """make_cell(mode): imported and fine-tuned by the project's own code, once for each mode."""
+def make_cell(make_once, pico_bert, pico_llama):
+    """make_cell(mode), or make_cell(mode, "pairs"): imported and fine-tuned by the project's own code."""
     from stages.lib.models.importing import import_model
-    from stages.lib.models.loading import save_model
-    from stages.lib.training.finetuning import finetune
-    from tests.pico import finetune_settings, model_settings, toy_rows
+    from tests.cells import TASKS, Cell, rows_of
+    from tests.pico import model_settings
 
-    made = {}
-
-    def make(mode: str) -> Cell:
-        if mode not in made:
-            folder = tmp_path_factory.mktemp(mode)
-            source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
-            anatomy = import_model(source, model_settings(mode), folder / "pretrained")
-            rows = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(200, 3)}
-            cell = Cell(mode, folder / "pretrained", folder / "finetuned", anatomy, rows)
-            done = finetune(cell.to_train(), finetune_settings(learning_rates=[1e-2], max_steps=40))
-            save_model(done.model.model, done.model.tokenizer, cell.finetuned_folder)
-            made[mode] = cell
-        return made[mode]
+    @cache
+    def make(mode: str, task: str = "toy") -> Cell:
+        source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
+        before = make_once(f"{mode}-pretrained", lambda folder: import_model(source, model_settings(mode), folder))
+        cell = Cell(mode, TASKS[task], before, before.with_name(f"{mode}-{task}"), rows_of(TASKS[task]))
+        make_once(cell.finetuned_folder.name, cell.finetune)
+        return cell
 
     return make
+
+
+@pytest.fixture(scope="session")
+def main_run(make_once, make_cell):
+    """main_run(mode): a folder in which the main pipeline has run on the tasks toy and pairs."""
+    from tests.cells import TASKS, run_main
+
+    def make(mode: str) -> Path:
+        return make_once(f"{mode}-run", lambda folder: run_main(folder, [make_cell(mode, task) for task in TASKS]))
+
+    return make
+
+
+@pytest.fixture
+def after_main(project, main_run):
+    """after_main(mode): stand in a copy of that folder."""
+    return lambda mode: shutil.copytree(main_run(mode), project, dirs_exist_ok=True)
 
 
 @pytest.fixture
@@ -156,6 +120,25 @@ def triple():
     pretrained = {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
     moved = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in region.shapes.items()}
     return region, pretrained, {name: values + moved[name] for name, values in pretrained.items()}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """command(module, *words): `python -m module` with these words, in this process; exit code, output, errors."""
+
+    def run(module: str, *words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [module, *map(str, words)])
+        capsys.readouterr()
+        code = 0
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
+            try:
+                runpy.run_module(module, run_name="__main__")
+            except SystemExit as left:
+                code = left.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import reset_to_pretrained
 from stages.lib.models.predicting import predict
 from stages.lib.patches.__main__ import main
-from tests.conftest import Cell
+from tests.cells import Cell
 from tests.pico import TOY
 
 ROOT = Path(__file__).parents[1]

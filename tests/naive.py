@@ -2,7 +2,7 @@
 
 The rules as the reports tell them: seeds, and all else that is no task, are averaged within a task or a pair of tasks.
 Tasks are the sample: the interval is the jackknife's over tasks, with Student's t; pairs of which no two share a task are
-left out as pairs.  There is none for one task, for one seed, or for two tasks with one value.  A claim holds, or does not
+left out as pairs.  There is none for one task, or for two tasks with one value.  A claim holds, or does not
 hold, where its interval is on one side of the limit, also by Holm's correction for those claims of its family that have an
 interval and pass their controls; else it is not shown.  Without an interval, or where a control is not above 0 by its own,
 it is not measurable.
@@ -58,7 +58,7 @@ class Sample:
         known = sorted({*names.ravel()})
         shared = len(known) < names.size
         without = [units[(names != name).all(axis=1)] for name in known] if shared else map(units.drop, units.index)
-        left = pd.Series([statistic(part) for part in without] if len(units) > 1 and seeds > 1 else [], dtype=float)
+        left = pd.Series([statistic(part) for part in without] if len(units) > 1 else [], dtype=float)
         self.mean, self.freedom = statistic(units), len(left) - 1
         self.error = math.sqrt(self.freedom * left.var(ddof=0)) if len(left) else math.nan
         if len(left) == 2 and self.error < 1e-9:

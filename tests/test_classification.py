@@ -46,7 +46,9 @@ def test_f1_of_one_label_is_the_binary_f1_of_torchmetrics(positive):
 def test_f1_of_a_label_that_never_occurs_is_0():
     logits, truth = np.eye(3)[[0, 1, 1]], np.array([0, 1, 0])
     assert f1(logits, truth, 2) == 0.0
-    assert f1(logits, truth, None) == pytest.approx((2 / 3 + 2 / 3) / 2), "as scikit-learn, of the labels that are there"
+    assert f1(logits, truth, None) == pytest.approx((2 / 3 + 2 / 3) / 2), (
+        "as scikit-learn, of the labels that are there"
+    )
 
 
 def test_agreement_counts_equal_predictions_right_or_wrong():

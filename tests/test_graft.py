@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from stages.lib.grafting.apply import graft, transplant, values_at
+from stages.lib.grafting.apply import graft, transplant, values_at, wise_ft, wise_graft
 from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.readout import prune, reset
 from stages.lib.grafting.region import Region
 from stages.lib.grafting.select import kth_largest, ranking, top_k
 from stages.lib.models.label_model import reset_to_pretrained
@@ -51,21 +52,32 @@ def test_a_graft_differs_from_pretrained_at_the_selected_places_only(triple, k):
     assert same(transplant(pretrained, values, mask), once), "from the stored values alone"
 
 
-def test_grafting_leaves_its_inputs_and_shares_no_memory(triple):
+WAYS = {
+    "graft": graft,
+    "values": lambda _before, after, mask: values_at(after, mask),
+    "WiSE-FT": lambda before, after, _mask: wise_ft(before, after, 0.5),
+    "WiSE-graft": lambda before, after, mask: wise_graft(before, after, mask, 0.5),
+    "reset": lambda before, after, mask: reset(after, before, mask),
+    "prune": lambda _before, after, mask: prune(after, mask),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [GraftMask.empty, GraftMask.full])
+def test_what_is_made_of_two_models_shares_no_memory_with_them(triple, way, make):
     region, *models = triple
     before = [{name: values.clone() for name, values in model.items()} for model in models]
-    for tensors in (graft(*models, GraftMask.empty(region)), values_at(models[1], GraftMask.full(region))):
-        for tensor in tensors.values():
-            tensor.fill_(9)
+    for tensor in WAYS[way](*models, make(region)).values():
+        tensor.fill_(9)
     assert all(map(same, models, before))
 
 
 def test_transposed_tensors_are_grafted_by_their_logical_order():
-    pretrained, finetuned = torch.zeros(4, 3).t(), torch.arange(12.0).reshape(4, 3).t()
+    before, after = {"w": torch.zeros(4, 3).t()}, {"w": torch.arange(12.0).reshape(4, 3).t()}
     mask = GraftMask(Region({"w": (3, 4)}), {"w": torch.tensor([1, 5])})
-    grafted = graft({"w": pretrained}, {"w": finetuned}, mask)["w"]
-    assert int((grafted != 0).sum()) == 2
-    assert grafted[0, 1] == finetuned[0, 1] and grafted[1, 1] == finetuned[1, 1]
+    for made, share in ((graft(before, after, mask), 1), (wise_graft(before, after, mask, 0.5), 0.5)):
+        assert int((made["w"] != 0).sum()) == 2
+        assert made["w"][0, 1] == share * after["w"][0, 1] and made["w"][1, 1] == share * after["w"][1, 1]
 
 
 @pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])

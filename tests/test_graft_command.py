@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -23,7 +21,7 @@ from stages.lib.patches.patch_file import KEY
 from stages.lib.patches.paths import PATCH
 from stages.lib.patches.project import pipeline_scores
 from stages.workflow.core import paths
-from tests.graft_project import MASK, ROOT, SELECTED, Project, graft, make_project, refused, write
+from tests.graft_project import MASK, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import PAIRS, TOY, model_settings, random_mask, same
 
 OTHER = Path("masks/sweep/random/0.01/13/pairs.safetensors")
@@ -308,11 +306,8 @@ def test_scores_are_found_beside_the_mask(project):
     assert pipeline_scores(MASK, "pairs") == {}, "a composed mask has no scores of its own"
 
 
-def test_the_module_runs_and_leaves_with_2_after_a_mistake():
-    words = [sys.executable, "-m", "stages.lib.patches", "diff", "a", "b"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    told = "graft diff: a: no such mask or patch\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+def test_the_module_runs_and_leaves_with_2_after_a_mistake(command):
+    assert command("stages.lib.patches", "diff", "a", "b") == (2, "", "graft diff: a: no such mask or patch\n")
 
 
 def test_a_mask_that_names_no_task_is_no_part_of_others(project, tmp_path, capsys):

@@ -5,11 +5,15 @@ import hashlib
 import http.server
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
@@ -17,6 +21,7 @@ from huggingface_hub import ModelCard
 from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
 from stages.lib.patches.patch_file import KEY
 from stages.lib.patches.paths import CARD, PATCH
+from tests.cells import Cell
 from tests.graft_project import MASK, ROOT, graft, make_project
 from tests.pico import same
 from tests.sealed import flip_bit, read_patch
@@ -112,8 +117,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
         return self.answer(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
 
 
-@pytest.fixture
-def hub() -> Iterator[type[Hub]]:
+@contextmanager
+def serving() -> Iterator[type[Hub]]:
     kind = type("OneHub", (Hub,), {"repos": {"owner/base": {}, "owner/other": {"model.safetensors": b""}}, "made": {}})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         kind.endpoint = f"http://127.0.0.1:{server.server_port}"
@@ -136,100 +141,108 @@ def run(endpoint: str, home: Path, *commands: list[object]) -> list[str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture
-def patch(tmp_path, make_cell, monkeypatch) -> Path:
-    """A patch of a base model on the hub, with scores."""
-    project = make_project(tmp_path / "project", make_cell("standard"))
-    monkeypatch.chdir(project.folder)
-    anatomy = project.folder / "models/pretrained/anatomy.json"
-    (anatomy.parent / "SHA256SUMS").unlink()
-    anatomy.write_text(json.dumps(json.loads(anatomy.read_text()) | {"name": "owner/base", "source": "hub"}))
-    graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
-    return tmp_path / "patch"
-
-
-def test_a_patch_goes_to_the_hub_and_comes_back_whole(hub, patch, tmp_path):
-    stored, use = read_patch(patch / PATCH)
+def export_patch(folder: Path, cell: Cell) -> Path:
+    """A patch of a base model on the hub, with scores, and beside it one of a model that is nowhere else, and one with a bit lost."""
+    project = make_project(folder / "project", cell)
+    with chdir(project.folder):
+        anatomy = Path("models/pretrained/anatomy.json")
+        (anatomy.parent / "SHA256SUMS").unlink()
+        anatomy.write_text(json.dumps(json.loads(anatomy.read_text()) | {"name": "owner/base", "source": "hub"}))
+        graft("export", MASK, "--as", "patch", "--to", folder / "patch")
+    stored, use = read_patch(folder / "patch" / PATCH)
     own = {**stored.about, KEY: use.model_copy(update={"source": "local", "base": "mine"}).model_dump()}
-    (tmp_path / "own").mkdir()
-    write_mask(tmp_path / "own" / PATCH, StoredMask(stored.mask, stored.values, stored.head, own))
-    (tmp_path / "own" / CARD).write_text("---\ntags: [x]\n---\n")
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken/mine").touch()
-    said = run(
-        hub.endpoint, tmp_path / "home",
-        ["push", patch, "--to", "owner/movies", "--private"],
-        ["pull", "owner/movies", "--to", tmp_path / "pulled"],
-        ["push", tmp_path / "own", "--to", "owner/own"],
-        ["pull", "owner/nobody", "--to", tmp_path / "to"],
-        ["pull", "owner/other", "--to", tmp_path / "to"],
-        ["pull", "not a name", "--to", tmp_path / "to"],
-        ["pull", "owner/movies", "--to", tmp_path / "taken"],
-        ["push", tmp_path / "taken", "--to", "owner/movies"],
-        ["without a token", "push", patch, "--to", "owner/movies"],
-    )  # fmt: skip
-    assert said[0] == f"{hub.endpoint}/owner/movies/commit/{SHA}: {patch}, licence apache-2.0\n"
+    for name in ("own", "damaged", "taken"):
+        (folder / name).mkdir()
+    write_mask(folder / "own" / PATCH, StoredMask(stored.mask, stored.values, stored.head, own))
+    (folder / "own" / CARD).write_text("---\ntags: [x]\n---\n")
+    shutil.copy(folder / "patch" / PATCH, folder / "damaged")
+    flip_bit(folder / "damaged" / PATCH, -1)
+    (folder / "taken/mine").touch()
+    return folder / "patch"
+
+
+LOCALIZE = ["localize", "--base", "owner/base-model", "--finetuned", "owner/tuned", "--sparsity", "0.01", "--to"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory, make_cell) -> SimpleNamespace:
+    """All commands in one process, and two in another that reaches no hub: what each said, and where things lie."""
+    folder, cell = tmp_path_factory.mktemp("exchange"), make_cell("standard")
+    patch = export_patch(folder, cell)
+    here = ["--base", cell.pretrained_folder, "--finetuned", cell.finetuned_folder, "--task", "tuned"]
+    commands = {
+        "push": ["push", patch, "--to", "owner/movies", "--private"],
+        "pull": ["pull", "owner/movies", "--to", folder / "pulled"],
+        "own": ["push", folder / "own", "--to", "owner/own"],
+        "nobody": ["pull", "owner/nobody", "--to", folder / "to"],
+        "other": ["pull", "owner/other", "--to", folder / "to"],
+        "no name": ["pull", "not a name", "--to", folder / "to"],
+        "taken": ["pull", "owner/movies", "--to", folder / "taken"],
+        "no patch": ["push", folder / "taken", "--to", "owner/movies"],
+        "damaged": ["pull", "owner/damaged", "--to", folder / "to"],
+        "localize": [*LOCALIZE, folder / "found"],
+        "of folders": ["localize", *here, "--sparsity", "0.01", "--to", folder / "of_folders"],
+        "load": ["load", "owner/base-model", folder / "found"],
+        "no model": [*LOCALIZE, folder / "to", "--finetuned", "owner/tunde"],
+        "unsafe": [*LOCALIZE, folder / "to", "--finetuned", "owner/unsafe"],
+        "no revision": [*LOCALIZE, folder / "to", "--finetuned-revision", "v9"],
+        "no token": ["without a token", "push", patch, "--to", "owner/movies"],
+    }
+    with serving() as hub:
+        for name, place in {"base-model": cell.pretrained_folder, "tuned": cell.finetuned_folder}.items():
+            hub.repos[f"owner/{name}"] = {path.name: path.read_bytes() for path in place.iterdir()}
+        hub.repos["owner/unsafe"] = {"config.json": b"{}", "pytorch_model.bin": b"", "tokenizer.json": b"{}"}
+        hub.repos["owner/damaged"] = {PATCH: (folder / "damaged" / PATCH).read_bytes()}
+        said = dict(zip(commands, run(hub.endpoint, folder / "home", *commands.values()), strict=True))
+    alone = [["pull", "owner/elsewhere", "--to", folder / "to"], [*LOCALIZE, folder / "again"]]
+    said |= dict(zip(("away", "again"), run("http://127.0.0.1:9", folder / "home", *alone), strict=True))
+    return SimpleNamespace(hub=hub, folder=folder, patch=patch, said=said)
+
+
+def test_a_patch_goes_to_the_hub_and_comes_back_whole(told):
+    hub, pulled, said = told.hub, told.folder / "pulled", told.said
+    assert said["push"] == f"{hub.endpoint}/owner/movies/commit/{SHA}: {told.patch}, licence apache-2.0\n"
     assert hub.made["owner/movies"]["visibility"] == "private" and {*hub.repos["owner/movies"]} == {PATCH, CARD}
-    assert said[1] == f"{tmp_path / 'pulled'}: patch of owner/base for toy, owner/movies at {SHA[:12]}\n"
-    assert {path.name for path in (tmp_path / "pulled").iterdir()} == {PATCH, CARD}
-    assert (tmp_path / "pulled" / PATCH).read_bytes() == (patch / PATCH).read_bytes()
-    card = ModelCard.load(tmp_path / "pulled" / CARD)
-    assert card.text == ModelCard.load(patch / CARD).text
+    assert said["pull"] == f"{pulled}: patch of owner/base for toy, owner/movies at {SHA[:12]}\n"
+    assert {path.name for path in pulled.iterdir()} == {PATCH, CARD}
+    assert (pulled / PATCH).read_bytes() == (told.patch / PATCH).read_bytes()
+    card = ModelCard.load(pulled / CARD)
+    assert card.text == ModelCard.load(told.patch / CARD).text
     assert (card.data.license, card.data.base_model) == ("apache-2.0", "owner/base")
     assert card.data.library_name == "transformers"
     found = {result.metric_type: (result.metric_value, result.dataset_args) for result in card.data.eval_results}
     assert found == {"score": (0.875, {"n": 200}), "retained": (0.972, {"n": 200})}
-    assert said[2].endswith("own, licence none: mine has no card that names one\n")
-    assert said[3:] == [
-        "graft pull: owner/nobody: the hub has no such repository, or the token may not see it\n",
-        "graft pull: owner/other: has no patch.safetensors at its newest commit, so it is no patch\n",
-        "graft pull: not a name: is no name of a repository such as 'owner/name'\n",
-        f"graft pull: {tmp_path / 'taken'}: is there already; remove it or choose another name\n",
-        f"graft push: {tmp_path / 'taken' / PATCH}: no such mask or patch\n",
-        "graft push: owner/movies: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`\n",
-    ]
-    assert not (tmp_path / "to").exists()
+    assert said["own"].endswith("own, licence none: mine has no card that names one\n")
 
 
-def test_a_damaged_patch_is_not_pulled_and_an_unreachable_hub_is_said(hub, patch, tmp_path):
-    hub.repos["owner/movies"] = {name: (patch / name).read_bytes() for name in (PATCH, CARD)}
-    flip_bit(patch / PATCH, -1)
-    hub.repos["owner/damaged"] = {PATCH: (patch / PATCH).read_bytes()}
-    damaged, whole = run(
-        hub.endpoint, tmp_path / "home",
-        ["pull", "owner/damaged", "--to", tmp_path / "damaged"],
-        ["pull", "owner/movies", "--to", tmp_path / "whole"],
-    )  # fmt: skip
-    assert damaged.startswith("graft pull: ") and damaged.endswith("damaged: its content is not what was written\n")
-    assert not (tmp_path / "damaged").exists() and (tmp_path / "whole").is_dir(), whole
-    [away] = run("http://127.0.0.1:9", tmp_path / "other", ["pull", "owner/movies", "--to", tmp_path / "to"])
-    assert away.startswith("graft pull: owner/movies: ") and away.count("\n") == 1
+REFUSED = {
+    "nobody": "graft pull: owner/nobody: the hub has no such repository, or the token may not see it\n",
+    "other": "graft pull: owner/other: has no patch.safetensors at its newest commit, so it is no patch\n",
+    "no name": "graft pull: not a name: is no name of a repository such as 'owner/name'\n",
+    "taken": "graft pull: {folder}/taken: is there already; remove it or choose another name\n",
+    "no patch": "graft push: {folder}/taken/patch.safetensors: no such mask or patch\n",
+    "damaged": "graft pull: .*damaged: its content is not what was written\n",
+    "no model": "graft localize: the hub has no model 'owner/tunde', or it needs a login (`hf auth login`)\n",
+    "unsafe": "graft localize: the hub's owner/unsafe: model.safetensors missing; .*\n",
+    "no revision": "graft localize: .*'owner/tuned' has no revision 'v9' on the hub\n",
+    "no token": "graft push: owner/movies: the hub wants a token to write: set HF_TOKEN, or log in with `hf auth login`\n",
+    "away": "graft pull: owner/elsewhere: .*\n",
+}
 
 
-def test_two_checkpoints_of_the_hub_are_localized_and_later_without_it(hub, make_cell, tmp_path):
-    cell = make_cell("standard")
-    for name, folder in {"base": cell.pretrained_folder, "tuned": cell.finetuned_folder}.items():
-        hub.repos[f"owner/{name}"] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    hub.repos["owner/unsafe"] = {"config.json": b"{}", "pytorch_model.bin": b"", "tokenizer.json": b"{}"}
-    two = ["localize", "--base", "owner/base", "--finetuned", "owner/tuned", "--sparsity", "0.01", "--to"]
-    here = ["--base", cell.pretrained_folder, "--finetuned", cell.finetuned_folder, "--task", "tuned"]
-    found, _, loaded, *refused = run(
-        hub.endpoint, tmp_path / "home",
-        [*two, tmp_path / "patch"],
-        ["localize", *here, "--sparsity", "0.01", "--to", tmp_path / "of_folders"],
-        ["load", "owner/base", tmp_path / "patch"],
-        [*two, tmp_path / "to", "--finetuned", "owner/tunde"],
-        [*two, tmp_path / "to", "--finetuned", "owner/unsafe"],
-        [*two, tmp_path / "to", "--finetuned-revision", "v9"],
-    )  # fmt: skip
-    assert "patch of owner/base for tuned" in found and loaded == "negative positive"
-    card = ModelCard.load(tmp_path / "patch" / CARD).data
-    assert (card.base_model, card.base_model_relation) == ("owner/base", "adapter")
-    assert SHA in (tmp_path / "patch" / CARD).read_text(), "of the base: what was fetched, whatever is newest later"
-    left, right = (read_mask(tmp_path / place / PATCH) for place in ("patch", "of_folders"))
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_can_t_be_is_one_line_and_nothing_is_written(told, what):
+    line = ".*".join(map(re.escape, REFUSED[what].replace("{folder}", str(told.folder)).split(".*")))
+    assert re.fullmatch(line, told.said[what]), told.said[what]
+    assert not (told.folder / "to").exists()
+
+
+def test_two_checkpoints_of_the_hub_are_localized_and_later_without_it(told):
+    folder, said = told.folder, told.said
+    assert "patch of owner/base-model for tuned" in said["localize"] and said["load"] == "negative positive"
+    card = ModelCard.load(folder / "found" / CARD).data
+    assert (card.base_model, card.base_model_relation) == ("owner/base-model", "adapter")
+    assert SHA in (folder / "found" / CARD).read_text(), "of the base: what was fetched, whatever is newest later"
+    left, right = (read_mask(folder / place / PATCH) for place in ("found", "of_folders"))
     assert left.mask.equals(right.mask) and same(left.values, right.values) and same(left.head, right.head)
-    assert refused[0] == "graft localize: the hub has no model 'owner/tunde', or it needs a login (`hf auth login`)\n"
-    assert refused[1].startswith("graft localize: the hub's owner/unsafe: model.safetensors missing; ")
-    assert refused[2].endswith("'owner/tuned' has no revision 'v9' on the hub\n") and not (tmp_path / "to").exists()
-    [again] = run("http://127.0.0.1:9", tmp_path / "home", [*two, tmp_path / "again"])
-    assert (tmp_path / "again" / PATCH).read_bytes() == (tmp_path / "patch" / PATCH).read_bytes(), again
+    assert (folder / "again" / PATCH).read_bytes() == (folder / "found" / PATCH).read_bytes(), said["again"]

@@ -14,7 +14,7 @@ import torch
 
 from stages.lib.errors import MaskError, ModelError, TrainingError
 from stages.lib.grafting.mask_file import read_mask, write_mask
-from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.io import read_json
 from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, PRETRAINED
 from stages.lib.models.shared import SharedModel
@@ -27,19 +27,13 @@ from stages.multitask.experiment.task_masks import find_task_masks, task_masks
 from stages.multitask.experiment.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
 from stages.multitask.experiment.unions import union
 from stages.workflow.core import paths
-from tests import pico
-from tests.pico import PAIRS, TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+from tests import cells, pico
+from tests.cells import SEED
+from tests.pico import all_localizers, finetune_settings, graft_settings, model_settings, runtime
 
-SEED, SIZE = 0, 0.05
-TASKS = [TOY, PAIRS]
-NAMES = [task.name for task in TASKS]
-
-
-COUNTS = {"train": 24, "dev": 12, "test": 30}
-ROWS = {
-    name: {split: make(count, number) for number, (split, count) in enumerate(COUNTS.items())}
-    for name, make in (("toy", toy_rows), ("pairs", pico.pair_rows))
-}
+SIZE = 0.05
+NAMES, TASKS = [*cells.TASKS], [*cells.TASKS.values()]
+ROWS = {name: cells.rows_of(task) for name, task in cells.TASKS.items()}
 
 
 def plan(step_factor: float | None = 2.0, rows: dict = ROWS, **changes: Any) -> JointPlan:
@@ -65,17 +59,13 @@ def train(folder: Any, mode: str, **changes: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def joint_of(tmp_path_factory, make_cell):
+def joint_of(tmp_path_factory, main_run):
     """joint_of(mode): a folder with everything that the main pipeline and `joint` make for both tasks, and the model."""
 
     @cache
     def make(mode: str) -> tuple[Path, SharedModel]:
-        with chdir(folder := tmp_path_factory.mktemp("joint")):
-            shutil.copytree(make_cell(mode).pretrained_folder, paths.PRETRAINED)
-            for task in TASKS:
-                write_json(paths.card(task.name), {"task": task.model_dump()})
-                for split, rows in ROWS[task.name].items():
-                    write_rows(paths.sample(task.name, SEED, split), rows)
+        folder = shutil.copytree(main_run(mode), tmp_path_factory.mktemp("joint"), dirs_exist_ok=True)
+        with chdir(folder):
             made, _ = train(paths.PRETRAINED, mode)
             save_joint(made, paths.joint("sgd", SEED))
         return folder, made
@@ -102,7 +92,7 @@ def test_steps_are_a_multiple_of_a_single_tasks():
     assert plan(3.0).steps == 60  # both are capped at 20
     assert plan(None).steps == len(TASKS) * 20, "each task gets the steps that it has alone"
     rows = ROWS | {"pairs": {"train": ROWS["pairs"]["train"][:12]}}
-    assert plan(8, rows, max_steps=None, steps_per_example=1).steps == 8 * (24 + 12) / 2
+    assert plan(8, rows, max_steps=None, steps_per_example=1).steps == 8 * (32 + 12) / 2
 
 
 def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
@@ -110,9 +100,9 @@ def test_batches_are_of_one_task_each_and_come_from_all_alike(make_cell):
         shared = SharedModel.load(make_cell("prompt").pretrained_folder, TASKS, model_settings("prompt"), runtime())
     encoded = {name: shared.views[name].encode(ROWS[name]["train"]) for name in NAMES}
     drawn = islice(mixed_batches(shared, encoded, 8, SEED), 20)
-    assert all(example in encoded[view.task.name] for view, examples in drawn for example in examples)
+    assert all(example in encoded[view.task.name] for [(view, examples)] in drawn for example in examples)
     tasks, again, other = (
-        [view.task.name for view, _ in islice(mixed_batches(shared, encoded, 8, seed), 400)]
+        [view.task.name for [(view, _)] in islice(mixed_batches(shared, encoded, 8, seed), 400)]
         for seed in (SEED, SEED, SEED + 1)
     )
     assert 160 < tasks.count("toy") < 240 and 100 < sum(a != b for a, b in pairwise(tasks)) < 300

@@ -15,11 +15,11 @@ MATRIX = {"paradigm": "sgd", "localizer": "learned", "sparsity": 0.01}
 
 def gains():
     """Own region 1.0, that of the similar task 0.5, of another 0.1; a union of a and b brings 0.9 on them and 0.2 on c."""
-    names = ["kind", "source", "target", "inside", "alike", "gain"]
+    names = ["kind", "source", "target", "inside", "similar", "gain"]
     rows = [("union", "mood", target, target in "ab", False, 0.9 if target in "ab" else 0.2) for target in "abc"]
     for source, target in product("abc", "abc"):
-        alike, own = are_similar(GROUPS, source, target), source == target
-        rows.append(("single", source, target, own, alike, 1.0 if own else 0.5 if alike else 0.1))
+        similar, own = are_similar(GROUPS, source, target), source == target
+        rows.append(("single", source, target, own, similar, 1.0 if own else 0.5 if similar else 0.1))
     frame = pd.DataFrame(rows, columns=names).assign(**MATRIX)
     return named(pd.concat([frame.assign(seed=seed) for seed in (1, 2)], ignore_index=True))
 
@@ -74,7 +74,7 @@ def test_a_unit_on_both_sides_counts_on_each_and_is_left_out_of_both():
 
 def test_pairs_are_of_one_model_or_of_two_seeds():
     rows = [
-        {"first": first, "first_seed": one, "second": second, "second_seed": other, "alike": are_similar(GROUPS, first, second)}
+        {"first": first, "first_seed": one, "second": second, "second_seed": other, "similar": are_similar(GROUPS, first, second)}
         for first in "abc" for second in "abc" for one in (1, 2) for other in (1, 2) if (first, one) != (second, other)
     ]  # fmt: skip
     pairs = named(pd.DataFrame(rows).assign(**MATRIX, overlap=0.3, chance=0.01)).assign(

@@ -11,6 +11,7 @@ import pytest
 from stages.lib.errors import StorageError
 from stages.workflow import page
 from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
+from stages.workflow.report import publish
 from tests.browser import look_at, needs_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,13 @@ def test_each_claim_is_a_row_with_its_verdict_and_folded_details(made):
     assert texts[PAGE].count('class="verdict') == sum(len(section.claims) for section in sections)
 
 
+def test_what_was_found_is_short_and_each_sentence_has_its_number_with_an_interval(made):
+    found = made[1][REPRODUCTION].partition("## What this project found")[2].partition("At the paper's size")[0]
+    sentences = [sentence for sentence in re.split(r"\.\s+(?=[A-Z])|\.\s*$", found.strip()) if sentence]
+    assert len(sentences) >= 6 and len(found.split()) <= 150
+    assert all(re.search(r"[\d.]+[^.]*\([-+\d.]+ to [-+\d.]+\)", sentence) for sentence in sentences), sentences
+
+
 def test_the_committed_reproduction_follows_from_the_committed_frames(made):
     assert made[1][REPRODUCTION] == (ROOT / REPRODUCTION).read_text()
 
@@ -52,7 +60,10 @@ def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):
         read_sections()
 
 
-OTHER, NOT_RUN = "made under other settings or code than today's", "as committed; its stages have not run in this folder"
+OTHER, NOT_RUN = (
+    "made under other settings or code than today's",
+    "as committed; its stages have not run in this folder",
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +90,7 @@ def test_nothing_overlaps_or_sticks_out(made, width, tmp_path):
     assert (look.sticks_out, look.overlaps, look.cramped, look.pictures, look.console) == (0, [], [], 0, [])
 
 
-def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path):
+def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path, command, monkeypatch):
     for name, tasks in (("one", ["movies", "products"]), ("two", ["tweets", "bbc"])):
         shutil.copytree(ROOT / "plots", tmp_path / name, ignore=shutil.ignore_patterns("reports", "*.png", "*.svg"))
         for file in (tmp_path / name).glob("*.csv"):
@@ -88,27 +99,28 @@ def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path):
             kept = [line for line in lines[1:] if place is None or line.split(",")[place] in tasks]
             file.write_text("\n".join([lines[0], *kept]) + "\n")
 
-    def compare(*words, fails=False):
-        done = subprocess.run(
-            ["python", "-m", "stages.workflow.compare", *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode != 0) == fails, done.stderr
-        return done.stderr
+    def compare(*words: object) -> str:
+        """What it says if it refuses; figures of pooled runs are those of any report, so they are not drawn."""
+        with monkeypatch.context() as patch:
+            if "--pool" in words:
+                patch.setattr(publish, "save_figures", lambda *_: None)
+            return command("stages.workflow.compare", *words, "--to", to)[2]
 
     to, whole = tmp_path / "to", f"whole={ROOT / 'plots'}"
     runs = [f"{name}={tmp_path / name}" for name in ("one", "two")]
-    compare("summary", *runs, "--pool", "--to", str(to))
+    assert compare("summary", *runs, "--pool") == ""
     report = (to / "report.md").read_text()
-    assert all(task in report for task in ("movies", "bbc")) and "4 tasks, 2 seeds" in report
-    compare("summary", runs[0], whole, "--to", str(to))
+    assert all(task in report for task in ("movies", "bbc")) and "4 tasks, 1 seed" in report
+    assert compare("summary", runs[0], whole) == ""
     report = (to / "report.md").read_text()
     assert "| one |" in report and "| whole |" in report and "## Claims by run" in report
-    compare("talos", f"base={ROOT / 'plots/talos'}", "--pool", "--to", str(to))
+    assert compare("talos", f"base={ROOT / 'plots/talos'}", "--pool") == ""
     assert "| TaLoS |" in (to / "report.md").read_text(), "a pipeline without a frame of scores"
-    assert "no task is in all of these" in compare("summary", *runs, "--to", str(to), fails=True)
-    assert "two of these have movies with seed 13" in compare(
-        "summary", runs[0], whole, "--pool", "--to", str(to), fails=True
-    )
-    assert "unknown pipeline (did you mean 'summary'?)" in compare("sumary", *runs, "--to", str(to), fails=True)
-    assert "has no run.csv" in compare("summary", "old=tests", "--to", str(to), fails=True)
-    assert "expected NAME=FOLDER" in compare("summary", "plots", "--to", str(to), fails=True)
+    for words, refusal in (
+        (["summary", *runs], "no task is in all of these"),
+        (["summary", runs[0], whole, "--pool"], "two of these have movies with seed 13"),
+        (["sumary", *runs], "unknown pipeline (did you mean 'summary'?)"),
+        (["summary", "old=tests"], "has no run.csv"),
+        (["summary", "plots"], "expected NAME=FOLDER"),
+    ):
+        assert refusal in compare(*words)

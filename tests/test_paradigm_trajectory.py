@@ -12,40 +12,36 @@ import torch
 from torch import Tensor
 
 from stages.lib.errors import GraftError, MaskError, ParamsError
-from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.io import read_json
 from stages.lib.metrics.classification import agreement
-from stages.lib.metrics.predictions import read_predictions, write_predictions
+from stages.lib.metrics.predictions import read_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import read_tensors, save_model
 from stages.lib.settings import AdamWParams
-from stages.lib.training.finetuning import TrainingCell, at_point, finetune
+from stages.lib.training.finetuning import TrainingCell, finetune, train_again
 from stages.study import checkpoints as trajectory
 from stages.study.bound import examples_for, log_all_regions, log_models, variance_term
-from stages.study.checkpoints import Trace, checkpoints, trace, train_again
+from stages.study.checkpoints import Trace, checkpoints, trace
 from stages.study.frames import bounds
 from stages.study.paradigms import finetune_and_graft, settings_of
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import study_sets, train_set
-from stages.workflow.core.stored import chosen_point
-from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, toy_rows, values_of
+from stages.workflow.core.cells import GraftCell, open_training
+from stages.workflow.core.evaluation.study_cell import train_set
+from tests.cells import OTHER, SEED, TRAINING
+from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, values_of
 
-SEED, STEPS = 13, 25
+STEPS = TRAINING.max_steps
 SPARSITIES = [0.02, 1.0]
-ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2), "test": toy_rows(60, 3)}
 ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
-TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2, batch_sizes=[4, 8], learning_rates=[3e-3])
+WATCHED = TRAINING.model_copy(update={"dropout": 0.2, "max_steps": 25})
 
 
 def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
         "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="dev", eval_steps=3, fallback=True),
-        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=50),
+        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=0),
         "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
     }  # fmt: skip
     return SimpleNamespace(**{**sections, **changes})
@@ -56,65 +52,33 @@ def paradigm_settings(**changes: Any) -> SimpleNamespace:
 
 
 def trajectory_settings(**changes: Any) -> SimpleNamespace:
-    settings = {"every": 10, "region_step": 10, "sparsities": SPARSITIES, **changes}
+    settings = {"every": 15, "region_step": 15, "sparsities": SPARSITIES, **changes}
     return SimpleNamespace(checkpoints=Checkpoints(**settings))
 
 
-@pytest.fixture(scope="module")
-def projects(tmp_path_factory, pico_bert):
-    """projects(mode): a project folder with one fine-tuned cell and its anchor's predictions, to stand in."""
-    made = {}
-    with pytest.MonkeyPatch.context() as patch:
-
-        def stand_in(mode: str) -> None:
-            if mode not in made:
-                made[mode] = tmp_path_factory.mktemp(mode)
-                patch.chdir(made[mode])
-                make_project(pico_bert, mode)
-            patch.chdir(made[mode])
-
-        yield stand_in
-
-
-def make_project(folder: Any, mode: str) -> None:
-    import_model(folder, model_settings(mode), paths.PRETRAINED)
-    write_json(paths.card("toy"), {"task": TOY.model_dump()})
-    write_rows(paths.ood_table("toy", "other"), toy_rows(20, 4))
-    for split, rows in ROWS.items():
-        write_rows(paths.sample("toy", SEED, split), rows)
-    done = finetune(training_cell(mode), TRAINING)
-    save_model(done.model.model, done.model.tokenizer, paths.finetuned("toy", SEED))
-    write_json(paths.finetuned("toy", SEED) / "training.json", done.record)
-    anchor = Evaluation(done.model, study_sets("toy", SEED, 50, with_train=True), variants=1)
-    with anchor.progress("anchor"):
-        anchor.predict(FINETUNED)
-    write_predictions(paths.stage_logits("anchor", (), "toy", SEED), anchor.predictions())
-
-
 def training_cell(mode: str) -> TrainingCell:
-    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime(), paths.PRETRAINED)
+    return open_training("toy", SEED, model_settings(mode), runtime())
 
 
 def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:
     """The weights after training again, watched by this."""
-    return values_of(train_again(training_cell(mode), at_point(TRAINING, chosen_point("toy", SEED)), watch))
+    return values_of(train_again(training_cell(mode), WATCHED, watch))
 
 
 # fine-tuning watched
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(projects, mode):
-    projects(mode)
-    sets = {"toy": ROWS["test"], train_set("toy"): ROWS["train"]}
-    seen = Trace(range(1, STEPS + 1), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
-    after = again(mode, seen.watch)
-    stored = read_tensors(paths.finetuned("toy", SEED), after)
-    assert same(after, stored) and same(seen.kept[STEPS], stored)
-    assert {values.dtype for values in seen.kept[STEPS].values()} == {torch.float32}
-    assert not same(seen.kept[20], stored) and not same(seen.kept[10], seen.kept[20]), "control"
+def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(after_main, mode):
+    after_main(mode)
+    sets = {"toy": training_cell(mode).rows["dev"], train_set("toy"): training_cell(mode).rows["train"]}
+    seen = Trace(range(1, 26), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
+    after, unwatched = again(mode, seen.watch), values_of(finetune(training_cell(mode), WATCHED).model)
+    assert same(after, unwatched) and same(seen.kept[25], unwatched)
+    assert {values.dtype for values in seen.kept[25].values()} == {torch.float32}
+    assert not same(seen.kept[20], unwatched) and not same(seen.kept[10], seen.kept[20]), "control"
     drawing = again(mode, lambda model: lambda: torch.rand(1))
-    assert not same(drawing, stored), "control: dropout draws from the same generator"
+    assert not same(drawing, unwatched), "control: dropout draws from the same generator"
 
 
 def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
@@ -123,20 +87,20 @@ def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_the_record_of_a_trajectory(projects, mode):
-    projects(mode)
-    assert "3 checkpoints, 2 regions of step 10" in trace("toy", SEED, params(mode), runtime())
+def test_the_record_of_a_trajectory(after_main, mode):
+    after_main(mode)
+    assert "3 checkpoints, 2 regions of step 15" in trace("toy", SEED, params(mode), runtime())
     record, predictions = record_of("trajectory")
     for variants in predictions.logits.values():
-        for step in (10, 20, STEPS):
+        for step in (15, 30, STEPS):
             np.testing.assert_array_equal(variants[f"grafted_{step}_1.0"], variants[f"checkpoint_{step}"])
             assert not np.array_equal(variants[f"grafted_{step}_0.02"], variants[f"checkpoint_{step}"]), "control"
-    assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 50
+    assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 200
     keys = {(row["test_set"], row["variant"], row["step"], row.get("sparsity")) for row in record["rows"]}
-    steps, sets = (10, 20, STEPS), ("toy", "toy:train")
+    steps, sets = (15, 30, STEPS), ("toy", "toy:train")
     wanted = {(name, "checkpoint", step, None) for name in sets for step in steps}
     assert keys == wanted | {(name, GRAFTED, step, share) for name in sets for step in steps for share in SPARSITIES}
-    assert len(record["rows"]) == len(keys) and record["region_step"] == 10
+    assert len(record["rows"]) == len(keys) and record["region_step"] == 15
     last = [row for row in record["rows"] if row["variant"] == "checkpoint" and row["step"] == STEPS]
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
@@ -144,8 +108,8 @@ def test_the_record_of_a_trajectory(projects, mode):
     assert {row.get("kept") for row in record["rows"] if row["variant"] == GRAFTED} <= {"learned", "movement"}
 
 
-def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch):
-    projects("standard")
+def test_regions_are_learned_from_what_the_checkpoint_says(after_main, monkeypatch):
+    after_main("standard")
     evidence_of, heads = trajectory.evidence_of, []
 
     def gather(cell: GraftCell, *rest: Any) -> Any:
@@ -155,16 +119,17 @@ def test_regions_are_learned_from_what_the_checkpoint_says(projects, monkeypatch
 
     gathered = Mock(side_effect=gather)
     monkeypatch.setattr(trajectory, "evidence_of", gathered)
-    trace("toy", SEED, params(trajectory=trajectory_settings(every=2, region_step=2)), runtime())
+    few = TRAINING.model_copy(update={"max_steps": 4})
+    trace("toy", SEED, params(finetune=few, trajectory=trajectory_settings(every=2, region_step=2)), runtime())
     labels = [[row["label"] for row in call.args[2]] for call in gathered.call_args_list]
     said = record_of("trajectory")[1].logits["toy:train"]["checkpoint_2"].argmax(1)
     assert labels == 2 * [[TOY.labels[index] for index in said]]
-    assert labels[0] != [row["label"] for row in ROWS["train"]], "control: it errs on some"
+    assert labels[0] != [row["label"] for row in training_cell("standard").rows["train"]], "control: it errs on some"
     assert heads and all(heads), "under the head that the checkpoint had"
 
 
-def test_another_end_of_training_is_said(projects):
-    projects("standard")
+def test_another_end_of_training_is_said(after_main):
+    after_main("standard")
     for decay, equal in ((0.5, False), (TRAINING.weight_decay, True)):
         settings = TRAINING.model_copy(update={"weight_decay": decay})
         line = trace("toy", SEED, params(finetune=settings), runtime())
@@ -174,13 +139,13 @@ def test_another_end_of_training_is_said(projects):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"region_step": 15}, r"trajectory\.checkpoints\.region_step: 15 is not a checkpoint; there is one every 10 steps"),
-        ({"region_step": 30}, r"trajectory\.checkpoints\.region_step: 30 is not a checkpoint; .* the last after 25"),
-        ({"every": 26, "region_step": 26}, r"trajectory\.checkpoints\.every: 26 is more than the 25 steps of fine-tuning"),
+        ({"region_step": 20}, r"trajectory\.checkpoints\.region_step: 20 is not a checkpoint; there is one every 15 steps"),
+        ({"region_step": 45}, r"trajectory\.checkpoints\.region_step: 45 is not a checkpoint; .* the last after 40"),
+        ({"every": 41, "region_step": 41}, r"trajectory\.checkpoints\.every: 41 is more than the 40 steps of fine-tuning"),
     ],
 )  # fmt: skip
-def test_checkpoints_that_are_not_there_are_refused_before_training(projects, monkeypatch, changes, said):
-    projects("standard")
+def test_checkpoints_that_are_not_there_are_refused_before_training(after_main, monkeypatch, changes, said):
+    after_main("standard")
     monkeypatch.setattr(trajectory, "train_again", None)
     with pytest.raises(ParamsError, match=said) as error:
         trace("toy", SEED, params(trajectory=trajectory_settings(**changes)), runtime())
@@ -200,15 +165,15 @@ GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
 @pytest.mark.parametrize(
     ("paradigm", "mode"), [("sgd", "standard"), ("adamw", "standard"), ("adamw_l1", "standard"), ("standard", "prompt")]
 )
-def test_the_record_of_a_paradigm(projects, paradigm, mode):
-    projects(mode)
+def test_the_record_of_a_paradigm(after_main, paradigm, mode):
+    after_main(mode)
     before = {path.name for path in paths.FINETUNED.rglob("*")}
-    assert f"paradigm {paradigm} toy-13: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
+    assert f"paradigm {paradigm} toy-{SEED}: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
     record, predictions = record_of("paradigm", paradigm)
     assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
     keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
-    grafts = {(name, kind, share) for name in ("toy", "other") for kind in GRAFTS for share in SPARSITIES}
-    assert keys == grafts | {("toy", FINETUNED, None), ("other", FINETUNED, None)} and len(record["rows"]) == len(keys)
+    grafts = {(name, kind, share) for name in ("toy", OTHER) for kind in GRAFTS for share in SPARSITIES}
+    assert keys == grafts | {("toy", FINETUNED, None), (OTHER, FINETUNED, None)} and len(record["rows"]) == len(keys)
     for row in record["rows"]:
         logits = predictions.logits[row["test_set"]]
         name = f"{row['variant']}_{row['sparsity']}" if "sparsity" in row else FINETUNED
@@ -218,8 +183,8 @@ def test_the_record_of_a_paradigm(projects, paradigm, mode):
     assert {path.name for path in paths.FINETUNED.rglob("*")} == before, "no model is stored"
 
 
-def test_a_new_head_is_another_way_than_the_prompt(projects):
-    projects("prompt")
+def test_a_new_head_is_another_way_than_the_prompt(after_main):
+    after_main("prompt")
     logits = {}
     for paradigm in ("sgd", "standard"):
         finetune_and_graft(paradigm, "toy", SEED, params("prompt"), runtime())
@@ -227,8 +192,8 @@ def test_a_new_head_is_another_way_than_the_prompt(projects):
     assert not np.allclose(logits["sgd"], logits["standard"], atol=0.1)
 
 
-def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(projects):
-    projects("prompt")
+def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(after_main):
+    after_main("prompt")
     start: dict[str, Tensor] = {}
 
     def watch(model: LabelModel) -> Callable[[], object]:
@@ -241,8 +206,8 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(projec
     assert not any("embeddings" in name for name in moved), "control: what the checkpoint has stays where it is to"
 
 
-def test_a_movement_graft_is_as_large_as_the_learned_one(projects):
-    projects("prompt")
+def test_a_movement_graft_is_as_large_as_the_learned_one(after_main):
+    after_main("prompt")
     finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
     record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
@@ -261,8 +226,8 @@ def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
         assert vars(settings_of(name, plain, ADAMW)) == vars(plain) | changed
 
 
-def test_a_region_of_less_than_one_parameter_names_its_setting(projects):
-    projects("standard")
+def test_a_region_of_less_than_one_parameter_names_its_setting(after_main):
+    after_main("standard")
     tiny = {"paradigm": paradigm_settings(sparsities=[1e-9]), "trajectory": trajectory_settings(sparsities=[1e-9])}
     for stage, run in (("paradigm", lambda *rest: finetune_and_graft("adamw", *rest)), ("trajectory", trace)):
         with pytest.raises(MaskError, match=rf"{stage}\.(checkpoints\.)?sparsities: 1e-09 of .* is less than one"):

@@ -239,7 +239,8 @@ def trained_cell(folder, mode, name, seed=0, on_step=lambda: None, steps=12, rat
     return train_efficiently(cell, name, plans_of(training, {"batch_size": 8, "steps": steps}), on_step)
 
 
-@of_each
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), [("bert", "standard"), ("gpt2", "autoregressive")])
 def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest(imported, kind, mode, method):
     folder, anatomy = imported(kind, mode)
     steps = []

@@ -3,11 +3,9 @@
 import copy
 import json
 import math
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +16,7 @@ import pytest
 from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
+from ruamel.yaml import YAML
 
 from stages.commands import profile
 from stages.lib.command import guarded
@@ -27,6 +26,7 @@ from stages.lib.localizers.names import NAMES, SHARED
 from stages.lib.merging.names import NAMES as MERGING
 from stages.lib.settings import get_by_path
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import (
     OWNERS,
@@ -45,6 +45,7 @@ TEXTS = {name: (ROOT / params_file(name)).read_text(encoding="utf-8") for name i
 RAW = {section: part for text in TEXTS.values() for section, part in parse_yaml(text, "").items()}
 MAIN = [*PIPELINES[""].SECTIONS]
 PROFILES = sorted(path.stem for path in (ROOT / paths.PROFILES).glob("*.yaml"))
+PAPER = (ROOT / "stages/PAPER.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -80,34 +81,6 @@ def test_the_paper_s_localizer_stands_in_the_file_with_the_defaults_of_its_class
     assert get_by_path(load_all(ROOT), "localizer.learned") == type(get_by_path(load_all(ROOT), "localizer.learned"))()
 
 
-# place in the paper -> profile, setting, value there or a part of it
-REACHED = {
-    "Table 1": ("paper_4096", "readout.localizers", {"learned", "bias"}),
-    "Table 2": ("paper", "data.k", 64),
-    "Table 3": ("paper_4096", "ood.sets", {"sst2", "mpqa", "qnli"}),
-    "Table 4": ("paper_4096", "order.paper", ["qnli", "ag_news", "sst2"]),
-    "Table 5": ("paper_50k", "sweep.sparsities", [0.0003, 0.0006, 0.0012]),
-    "Table 6": ("paper", "peft.methods", {"lora_1", "lora_2", "lora_8"}),
-    "Table 7": ("paper", "peft.methods", {"houlsby_64", "pfeiffer_64"}),
-    "Table 8": ("paper", "sweep.localizers", {"learned", "fish"}),
-    "Table 9": ("gpt2", "model.name", "openai-community/gpt2"),
-    "Figure 2": ("paper", "sweep.sparsities", {0.0001, 0.001, 0.01}),
-    "Figure 3": ("paper", "paradigm.paradigms", {"sgd", "standard"}),
-    "Figure 4": ("paper", "anchor.pruned", {0.1, 0.5, 0.9}),
-    "Figure 5": ("paper", "paradigm.adamw.l1", 0.001),
-    "Figure 6": ("paper", "calibration.histogram_bins", 20),
-    "Figure 7": ("paper_4096", "wise.alphas", {0.0, 0.5, 1.0}),
-    "Figure 8": ("paper_4096", "joint.step_factor", 8),
-    "Figure 9": ("paper", "sweep.localizers", {"learned"}),
-    "Figure 10": ("paper", "sweep.localizers", {"learned"}),
-    "Figure 11": ("paper_4096", "skill.localizers", {"learned", "learned_0.1"}),
-    "Figure 12": ("paper_4096", "skill.localizers", {"learned", "learned_1.0"}),
-    "Figure 13": ("paper_4096", "joint.paradigms", {"adamw"}),
-    "Figure 14": ("paper_4096", "joint.adamw.l1", 0.001),
-    "Figure 15": ("paper", "trajectory.checkpoints.region_step", 1000),
-}
-
-
 def places_in(text: str) -> set[str]:
     """Tables and figures named in a text: of `Figures 8, 11 to 14` each one."""
     found = set()
@@ -117,20 +90,42 @@ def places_in(text: str) -> set[str]:
     return found
 
 
-def test_every_table_and_figure_of_the_paper_s_list_is_reached_by_a_profile(files):
-    assert places_in("Figures 2 and 4a, table 8, figures 11 to 13") == {
-        "Figure 2",
-        "Figure 4",
-        "Table 8",
-        "Figure 11",
-        "Figure 12",
-        "Figure 13",
+def named_settings() -> list[tuple[str, str, dict[str, Any]]]:
+    """Place, profile and settings of every row of the last table of PAPER.md."""
+    rows = re.findall(r"^\| (\S[^|]*) \| (`[^|]*`) \|$", PAPER.partition("## Settings")[2], re.MULTILINE)
+    found = []
+    for place, cell in rows:
+        quoted = re.findall(r"`([^`]+)`", cell)
+        profiles = [text.removeprefix("PROFILE=") for text in quoted if "=" in text]
+        settings = dict(text.split(": ", 1) for text in quoted if "=" not in text)
+        values = {key: YAML(typ="safe").load(text) for key, text in settings.items()}
+        found.append((place, *(profiles or ["paper_4096"]), values))
+    return found
+
+
+def holds(given: Any, wanted: Any) -> bool:
+    """Whether a setting is the wanted one, or has all that is wanted of a list or a table."""
+    if isinstance(wanted, dict):
+        return all(holds(given.get(key), part) for key, part in wanted.items())
+    return {*wanted} <= {*(given or ())} if isinstance(wanted, list) else given == wanted
+
+
+def test_every_table_and_figure_of_the_paper_is_listed_and_reached_by_a_profile_alone(files):
+    assert places_in("Figures 2 and 4a, table 8, figures 11 to 12") == {
+        *("Figure 2", "Figure 4", "Table 8", "Figure 11", "Figure 12")
     }
-    assert places_in((ROOT / "stages/PAPER.md").read_text()) == {*REACHED}
-    chosen = {name: changed_by(name) for name in ("paper", "paper_4096", "paper_50k", "gpt2")}
-    for place, (name, key, wanted) in REACHED.items():
-        given = get_by_path(chosen[name], key)
-        assert {*wanted} <= {*given} if isinstance(wanted, set) else given == wanted, place
+    all_places = {f"Table {n}" for n in range(1, 10)} | {f"Figure {n}" for n in range(2, 16)}
+    above, _, settings = PAPER.partition("## Settings")
+    assert places_in(above) == places_in(settings) == all_places
+    rows = named_settings()
+    assert {place for row, *_ in rows for place in places_in(row)} == all_places
+    chosen = {name: changed_by(name) for name in {profile for _, profile, _ in rows}}
+    for place, name, wanted in rows:
+        for key, value in wanted.items():
+            assert holds(get_by_path(chosen[name], key), value), f"{place}: {key} of {name}"
+            assert not holds(get_by_path(RAW, key), value), f"{place}: {key} is not the profile's doing"
+            owned = flat({key.split(".")[0]: profile.profile_settings(name)[key.split(".")[0]]})
+            assert any(f"{own}.".startswith(f"{key}.") for own in owned), f"{place}: {name} does not set {key}"
 
 
 @pytest.mark.parametrize("name", ["paper", "paper_4096", "paper_50k"])
@@ -142,12 +137,17 @@ def test_the_profiles_of_the_paper_take_its_authors_settings(files, name):
     assert values["finetune"]["clip_norm"] == values["peft"]["training"]["clip_norm"] == 1.0
 
 
+@pytest.mark.parametrize("name", ["paper", "paper_4096", "paper_50k", "gpt2", "surgical", "talos"])
+def test_the_profiles_for_a_gpu_give_it_as_much_as_it_takes(files, name):
+    runtime = changed_by(name)["runtime"]
+    assert (runtime["precision"], runtime["batch_tokens"]) == ("bfloat16", 32768)
+
+
 def changed_by(name: str) -> dict[str, Any]:
     """All settings after a profile was chosen, from the files as they were."""
     for pipeline_name, text in TEXTS.items():
         write_text(params_file(pipeline_name), text)
-    profile.apply(profile.flags(profile.profile_settings(name)))
-    load_all()
+    change_settings(profile.flags(profile.profile_settings(name)), load_all)
     return {section: value for text in texts().values() for section, value in parse_yaml(text, "").items()}
 
 
@@ -187,20 +187,25 @@ def leaves(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_valid_keeps_every_comment_and_is_what_its_flags_give_dvc(name, files, choose):
+def test_a_profile_is_valid_keeps_every_comment_and_is_what_its_flags_say(name, files, choose):
     assert choose(name)[0] == 0
     written = texts()
     assert [comments(text) for text in written.values()] == [comments(text) for text in TEXTS.values()]
     wanted = flat({"set": profile.profile_settings(name)})
     now = {**flat({"set": {s: part for text in written.values() for s, part in parse_yaml(text, "").items()}})}
-    assert {key: now.get(key) for key in wanted} == wanted
-    write_files(files)
+    assert {key: now.get(key) for key in wanted} == wanted and written != TEXTS
     words = shlex.split(choose(name, "--flags")[1])
-    assert {*words[::2]} == {"-S"}
-    for file, items in to_path_overrides(words[1::2]).items():
+    assert {*words[::2]} == {"-S"} and words[1::2] == profile.flags(profile.profile_settings(name))
+
+
+def test_dvc_makes_the_same_of_the_flags_of_a_profile_and_a_profile_of_that(files, choose):
+    assert choose("paper_4096")[0] == 0
+    written = texts()
+    write_files(files)
+    for file, items in to_path_overrides(profile.flags(profile.profile_settings("paper_4096"))).items():
         apply_overrides(file, items)
     assert texts() == written != TEXTS
-    assert choose(name)[0] == 0 and texts() == written, "it applies to what DVC wrote"
+    assert choose("paper_4096")[0] == 0 and texts() == written, "it applies to what DVC wrote"
 
 
 @pytest.fixture
@@ -329,8 +334,9 @@ def own(**fields: Any) -> dict[str, Any]:
 
 
 ALL_TASKS = (
-    "ag_news, amazon, bbc, bbc_pair, boolq, cb, cola, copa, cr, domain, editorials, imdb, mnli, mnli_2, movies, mpqa, mr, mrpc, "
-    "multirc, products, qnli, qqp, record, rte, sentiment, snli, snli_2, sst2, subj, trec, tweets, wic, wnli, wsc, yelp; "
+    "ag_news, amazon, bbc, bbc_pair, boolq, brands, cb, cola, copa, cr, dialogue, domain, drugs, editorials, "
+    "illness, imdb, language, mnli, mnli_2, movies, mpqa, mr, mrpc, multirc, polar, products, qnli, qqp, record, "
+    "rte, sentiment, snli, snli_2, sst2, subj, trec, tweets, wic, wnli, wsc, yelp; "
     "define your own under `task:`"
 )
 NAME = "should be a name of a-z, 0-9, _ and . that starts with a letter or a digit"
@@ -402,6 +408,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(prompt=PROMPT | {"template": "It was {mask}."}), "task.reviews.prompt.template: 'It was {mask}.' is not allowed: should be a template with {sentence1} or {sentence2}, or every row would be the same"),
     (own(prompt=PROMPT | {"template": "{sentence1!r} {mask}"}), f"task.reviews.prompt.template: '{{sentence1!r}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT, relabel={"pos": "god"}), "task.reviews.relabel: should be a mapping to the labels bad, good, and 'god' (did you mean 'good'?) is none"),
+    (own(prompt=PROMPT | {"template": "{sentence1:upper} {mask}"}), f"task.reviews.prompt.template: '{{sentence1:upper}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"template": "{mask} {mask}"}), f"task.reviews.prompt.template: '{{mask}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"template": "{text} {mask}"}), f"task.reviews.prompt.template: '{{text}} {{mask}}' is not allowed: {ONCE}"),
     (own(prompt=PROMPT | {"verbalizer": {"bad": "terrible"}}), "task.reviews.prompt: should be a prompt whose verbalizer has exactly the labels bad, good, not bad"),
@@ -482,12 +489,12 @@ def test_own_tasks_and_seeds_are_two_lines_and_then_no_pipeline_complains(tasks)
         ({"study.tasks": ["tweets"], "peft.tasks": ["movies"]}, "peft.tasks", [], "peft.tasks: movies left out"),
         ({"trajectory.tasks": []}, "trajectory.tasks", [], ""),
         ({"talos.tasks": ["movies"]}, "talos.tasks", [], "talos.tasks: off, since it takes 2 tasks or more"),
-        ({"merge.groups": {"a": None, "b": ["movies", "bbc_pair"]}}, "merge.groups", {"a": ["movies", "products", "editorials", "tweets", "domain", "bbc"]},
+        ({"merge.groups": {"a": None, "b": ["movies", "bbc_pair"]}}, "merge.groups", {"a": RAW["tasks"]},
          "merge.groups: bbc_pair left out"),
         ({"order.domain_first": ["domain", "bbc_pair", "movies"]}, "order.domain_first", ["domain", "movies"], "order: bbc_pair left out"),
         ({"order.domain_first": ["domain", "bbc_pair"]}, "order.domain_first", [], "order: bbc_pair left out"),
         ({"arithmetic.negation.controls": {"movies": "bbc_pair"}}, "arithmetic.negation.controls", {}, "arithmetic.negation.controls: bbc_pair"),
-        ({"ood.sets": {"bbc_pair": ["tweets"]}}, "ood.sets", {}, "ood.sets: bbc_pair left out, not among tasks (movies, products, editorials, tweets, domain, bbc)"),
+        ({"ood.sets": {"bbc_pair": ["tweets"]}}, "ood.sets", {}, f"ood.sets: bbc_pair left out, not among tasks ({', '.join(RAW['tasks'])})"),
     ],
 )  # fmt: skip
 def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expected, said):
@@ -623,12 +630,6 @@ def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, 
     assert re.match(".*".join(map(re.escape, expected.split(".*"))), said) and "\n" not in said
 
 
-def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize(
     ("label", "arguments"),
     [
@@ -637,12 +638,12 @@ def run_stage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
         ("settings", ["stages.workflow.core.settings"]),
     ],
 )  # fmt: skip
-def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, files):
+def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, files, command):
     write_text(paths.PARAMS, TEXTS[""].replace("optimizer: sgd ", "optimizer: sdg ").replace("k: 64 ", "k: -64 "))
     before = sorted(files.rglob("*"))
-    result = run_stage(files, *arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.splitlines() == [
+    code, out, error = command(*arguments)
+    assert (code, out) == (2, "")
+    assert error.splitlines() == [
         f"{label}: params.yaml has 2 problem(s):",
         "  data.k: -64 is not allowed: should be greater than or equal to 1",
         "  finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)",
@@ -658,24 +659,19 @@ def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arg
         (["stages.merge.combination", "--method", "tise", "--seed", "13"], "combination@tise-13: --method: 'tise' is not among combination.methods", "ties"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near):
-    result = run_stage(ROOT, *arguments)
-    assert result.returncode == 2 and result.stderr.startswith(told)
-    assert near is None or (result.stderr.endswith(f" (did you mean {near!r}?)\n") and result.stderr.count("\n") == 1)
+def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near, files, command):
+    code, _, error = command(*arguments)
+    assert code == 2 and error.startswith(told)
+    assert near is None or (error.endswith(f" (did you mean {near!r}?)\n") and error.count("\n") == 1)
 
 
-def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files):
-    result = run_stage(files, "stages.workflow.core.settings")
-    assert (result.returncode, result.stderr) == (0, "") and result.stdout.count("\n") == 1
-    assert result.stdout.startswith("params.yaml is fine, and so are those of 7 more pipelines")
-    result = run_stage(files, "stages.workflow.core.settings", "--json")
-    assert (result.returncode, result.stderr) == (0, "")
-    shown = json.loads(result.stdout)
-    assert shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
-    assert (
-        shown["localizer"]["stitch"] | {"base_share": 1e-5, "steps": 10, "select": "last"}
-        == shown["localizer"]["stitch"]
-    )
+def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files, command):
+    check = "stages.workflow.core.settings"
+    assert command(check) == (0, "params.yaml is fine, and so are those of 7 more pipelines\n", "")
+    code, out, error = command(check, "--json")
+    shown = json.loads(out)
+    assert (code, error) == (0, "") and shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
+    assert shown["localizer"]["stitch"].items() >= {"base_share": 1e-5, "steps": 10, "select": "last"}.items()
     apply_overrides(params_file("study"), ["study.tasks=[nix]"])
-    result = run_stage(files, "stages.workflow.core.settings")
-    assert result.returncode == 2 and "study.tasks: unknown task 'nix'" in result.stderr
+    code, _, error = command(check)
+    assert code == 2 and "study.tasks: unknown task 'nix'" in error

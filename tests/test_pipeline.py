@@ -89,7 +89,10 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     """Every file that the pipeline makes for one task and one seed."""
     logits = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     scores = [paths.scores(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
-    drawn = {"csv": ("scores", "masks", "tasks", "leaks", "run", *DRAWN), "png": ("accuracy", "calibration", *DRAWN)}
+    drawn = {
+        "csv": ("scores", "scores_drawn", "masks", "tasks", "leaks", "run", *DRAWN),
+        "png": ("accuracy", "calibration", *DRAWN),
+    }
     listed = [paths.TABLES, paths.card(task).parent, paths.ood_table(task, "").parent, paths.sample_dir(task, seed)]
     found = [
         *(folder / "SHA256SUMS" for folder in listed),

@@ -1,15 +1,21 @@
 """A pipeline is a folder: one can be taken away, and a new one is found everywhere.  What DVC records of a stage is what it ran with."""
 
 import json
+import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import networkx as nx
 import pytest
 from dvc.repo import Repo
+from dvc.utils.hydra import apply_overrides
 
+from stages.lib.errors import GraftError
+from stages.workflow.core import settings, stage
 from stages.workflow.core.settings import PIPELINES
 from tests.dvc_project import ROOT, Copy, make_original
+from tests.imports import imports
 from tests.settings_files import lay_out_settings
 
 SETTINGS = ("python", "-m", "stages.workflow.core.settings", "--json")
@@ -19,7 +25,6 @@ pytestmark = [
 ]  # of a library of DVC
 
 OTHERS = [name for name in PIPELINES if name]
-QUICK = "talos"
 SCRIPT = (sys.executable, "-m", "stages.toy.toy")
 
 TOY = {
@@ -128,9 +133,15 @@ def run_own_tests(copy: Copy, which: str = "") -> None:
     copy.run(sys.executable, "-m", "pytest", *quiet, "-k", which, "tests/test_dvc_yaml.py")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name != QUICK else []) for name in OTHERS]
-)
+@pytest.mark.parametrize("name", OTHERS)
+def test_nothing_outside_a_pipeline_s_folder_imports_it(name):
+    folder, modules = Path("stages", name), [path.relative_to(ROOT) for path in (ROOT / "stages").rglob("*.py")]
+    into = {path for path in modules if any(folder in other.parents for other in imports(path))}
+    assert into and {path for path in into if folder not in path.parents} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_pipeline_can_be_taken_away(tmp_path, name):
     copy = whole_copy(tmp_path)
     section = f'\n  "{next(iter(PIPELINES[name].SECTIONS))}": {{'
@@ -211,27 +222,37 @@ SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
 # of another length: Python takes a .pyc for that of a source of equal size and second
 CODE = "stages/toy/toy.py|Report|Tell of"
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
+SPARSITY, BINS = "graft.sparsity=0.02", "calibration.bins=10"
+EDITS = {
+    "a setting": (SPARSITY, "params.yaml: graft"),
+    "a module": ("stages/lib/errors.py", "stages/lib/errors.py"),
+    "a table of tasks": ("stages/lib/data/tasks.yaml", "stages/lib/data/tasks.yaml"),
+    "code that it has not read": ("stages/commands/profile.py", ""),
+    "a setting that it has not read": (BINS, ""),
+}
 
 
-@pytest.mark.parametrize(
-    ("edit", "place"),
-    [
-        (SETTING, "stages/toy/params.yaml: toy"),
-        (CODE, "stages/toy/toy.py"),
-        ("stages/lib/errors.py|LONGEST_LINE = 1|LONGEST_LINE = 2", "stages/lib/errors.py"),
-        ("stages/lib/data/tasks.yaml|title|titles", "stages/lib/data/tasks.yaml"),
-        ("stages/commands/profile.py|Choose a named|Choose some", ""),
-        ("params.yaml|bins: 15|bins: 10", ""),
-    ],
-    ids=["its settings", "its code", "a module", "a table of tasks", "code that it has not read", "settings that it has not read"],
-)  # fmt: skip
-def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(copy, edit, place):
-    stopped = copy.run(*SCRIPT, fails=bool(place), TEST_EDIT=edit, DVC_STAGE="toy")
-    assert stopped.code == (2 if place else 0) and (f"toy: {place}: {SAID}\n" in stopped.text) == bool(place)
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(project, monkeypatch, edit):
+    what, place = EDITS[edit]
+    lay_out_settings()
+    monkeypatch.setattr(settings, "READ", [])
+    monkeypatch.delitem(sys.modules, "stages.commands.profile")
+    settings.load_params("graft")
+    before = stage.code_digests()
+    stage.require_unchanged(before)
+    if "=" in what:
+        apply_overrides("params.yaml", [what])
+    else:
+        monkeypatch.setattr(stage, "code_digests", lambda: before | {str(ROOT / what): "another"})
+    with pytest.raises(GraftError, match=f"^{re.escape(f'{place}: {SAID}')}$") if place else nullcontext():
+        stage.require_unchanged(before)
 
 
-def test_a_stage_that_nobody_records_may_be_edited(copy):
-    copy.run(*SCRIPT, TEST_EDIT=SETTING)
+def test_a_stage_that_dvc_started_looks_for_edits_and_one_that_nobody_records_does_not(copy):
+    stopped = copy.run(*SCRIPT, fails=True, TEST_EDIT=CODE, DVC_STAGE="toy")
+    assert stopped.code == 2 and f"toy: stages/toy/toy.py: {SAID}\n" in stopped.text
+    copy.run("git", "checkout", "-q", ".")
     copy.run(*SCRIPT, TEST_EDIT=CODE)
 
 

@@ -15,6 +15,7 @@ import stages.lib
 from stages.commands import profile
 from stages.lib.errors import DataError, ParamsError
 from stages.lib.io import read_json
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS as SECTIONS
 from stages.workflow.core.settings import PIPELINES, flat, load_all
@@ -124,7 +125,7 @@ def test_every_override_is_allowed(tmp_path):
     assert overrides
     for override in overrides:
         lay_out_settings(folder=tmp_path)
-        profile.apply([override], tmp_path)
+        change_settings([override], lambda: load_all(tmp_path), tmp_path)
 
 
 def test_every_piece_of_settings_fits_params_yaml(tmp_path):
@@ -223,6 +224,9 @@ def front_page() -> dict[str, tuple[float, float]]:
         "share of the score that the graft keeps": both["retained", "grafted"],
         "calibration error (ECE), fine-tuned": both["ece", "finetuned"],
         "calibration error (ECE), grafted": both["ece", "grafted"],
+        "reduction of the calibration error by grafting": tuple(
+            1 - grafted / tuned for tuned, grafted in zip(both["ece", "finetuned"], both["ece", "grafted"], strict=True)
+        ),
         "accuracy after three tasks in sequence, naive": (order.naive, steps["naive"]),
         "accuracy after three tasks in sequence, grafting": (order.grafting, steps["grafting"]),
     }

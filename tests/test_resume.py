@@ -35,13 +35,11 @@ from tests import test_joint, test_sequencing
 from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
-from tests.test_artifacts import script
 
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
 MOMENTUM = {**HARD, "optimizer": "sgd", "learning_rates": [0.05, 0.2], "momentum": 0.9, "weight_decay": 0.01}
 Outcome = tuple[dict[str, Tensor], Any]
-projects = test_sequencing.projects
 
 
 class Killed(BaseException):
@@ -67,9 +65,9 @@ def learn(cell: Any, **more: Any) -> Outcome:
     return found.mask.indices, found.record
 
 
-def learn_in_turn(projects: Any) -> Outcome:
+def learn_in_turn(after_main: Any) -> Outcome:
     """Two tasks one after the other, with stored examples, with a penalty, and in regions of their own."""
-    projects("standard")
+    after_main("standard")
     weights, facts = {}, []
     for method in ("replay", "ewc", "grafting"):
         made = test_sequencing.learner(method, "standard")
@@ -95,7 +93,7 @@ RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
     "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
     "mask": lambda make, _: learn(make("prompt")),
     "joint": lambda make, _: join(make("standard")),
-    "sequence": lambda _, projects: learn_in_turn(projects),
+    "sequence": lambda _, after_main: learn_in_turn(after_main),
     "sparse": lambda make, _: tune(make("standard"), some(make("standard")), **{**HARD, "learning_rates": [3e-3]}),
 }
 
@@ -132,9 +130,11 @@ def equal(one: Outcome, other: Outcome) -> bool:
 
 @pytest.mark.parametrize("times", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 @pytest.mark.parametrize("kind", RUNS)
-def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(kind, times, make_cell, projects, tmp_path, clock):
+def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(
+    kind, times, make_cell, after_main, tmp_path, clock
+):
     def run() -> Outcome:
-        return RUNS[kind](make_cell, projects)
+        return RUNS[kind](make_cell, after_main)
 
     folder, done, draw = tmp_path / "kept", [], random.Random(f"{kind} {times}")
     undisturbed = run()
@@ -325,22 +325,6 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
-
-
-def test_stages_of_two_processes_start_with_the_same_random_numbers(tmp_path):
-    """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
-    text = """
-        import torch
-        from types import SimpleNamespace
-        from stages.lib import runtime
-
-        before = torch.initial_seed()
-        runtime.start(SimpleNamespace(device="cpu", threads=1, precision="float32", batch_tokens=1, gradient_checkpointing=False))
-        print(before, torch.initial_seed(), torch.rand(1).item())
-    """
-    runs = [script(tmp_path, text).communicate()[0].split() for _ in range(2)]
-    assert runs[0][1:] == runs[1][1:]
-    assert runs[0][0] != runs[1][0]  # as torch starts
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------

@@ -37,6 +37,16 @@ def test_new_memory_is_not_filled_and_training_and_mask_learning_give_the_same_b
     assert same(tuned, others) and same(mask, other_mask) and record == other_record
 
 
+def test_stages_of_two_processes_start_with_the_same_random_numbers(deterministic):
+    """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
+    drawn = []
+    for seed in (1, 2):  # torch starts with another one in each process
+        torch.manual_seed(seed)
+        runtime.start(SETTINGS)
+        drawn.append((torch.initial_seed(), torch.rand(1)))
+    assert drawn[0] == drawn[1]
+
+
 @pytest.fixture
 def cuda(monkeypatch):
     """CUDA as a list of what was asked of it."""

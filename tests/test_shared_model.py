@@ -1,36 +1,35 @@
 """Several tasks on one backbone: what one of them is given all see, and each reads its own labels."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from stages.lib.data.encoding import Example
 from stages.lib.models.anatomy import HEAD, LAYERS
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import predict
+from stages.lib.models.predicting import loss_of, predict
 from stages.lib.models.shared import SharedModel
-from stages.lib.training.training import Hooks, TrainPlan, train
+from stages.lib.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, pair_rows, runtime, toy_rows
 
 ROWS = {"toy": toy_rows(12), "pairs": pair_rows(12)}
 MODES = ["standard", "prompt"]
 
 
-def load(make_cell, mode: str) -> SharedModel:
+def load(make_cell, mode: str, dropout: float | None = None) -> SharedModel:
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return SharedModel.load(make_cell(mode).pretrained_folder, [TOY, PAIRS], model_settings(mode), runtime())
+        folder = make_cell(mode).pretrained_folder
+        return SharedModel.load(folder, [TOY, PAIRS], model_settings(mode), runtime(), dropout)
 
 
 def examples(shared: SharedModel) -> dict[str, list[Example]]:
     return {task: view.encode(ROWS[task]) for task, view in shared.views.items()}
 
 
-def in_turn(shared: SharedModel, tasks: list[str]) -> Iterator[tuple[LabelModel, list[Example]]]:
+def in_turn(shared: SharedModel, tasks: list[str]) -> Batches:
     encoded = examples(shared)
     while True:
-        yield from ((shared.views[task], encoded[task]) for task in tasks)
+        yield from ([(shared.views[task], encoded[task])] for task in tasks)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -80,18 +79,34 @@ def test_a_head_moves_only_in_steps_of_its_own_task(make_cell):
     assert not any(view.model.training for view in shared.views.values())
 
 
+def test_a_batch_of_parts_has_the_gradient_of_the_mean_over_all_their_rows(make_cell):
+    shared = load(make_cell, "prompt", dropout=0.0)
+    trained = shared.train_only({name for name, group in shared.first.groups().items() if group == LAYERS})
+    start, encoded = {name: weight.detach().clone() for name, weight in trained.items()}, examples(shared)
+    parts = [(shared.views["toy"], encoded["toy"][:3]), (shared.views["pairs"], encoded["pairs"][:5])]
+    rows = sum(loss_of(view, view.batch(part), "sum") for view, part in parts) / 8
+    expected = dict(zip(trained, torch.autograd.grad(rows, [*trained.values()], allow_unused=True), strict=True))
+    done = train(iter([parts]), trained, TrainPlan(steps=1, learning_rate=1.0, batch_size=8))
+    assert done.curve[0]["train_loss"] == pytest.approx(rows.item())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(start[name] - trained[name].detach(), gradient, atol=1e-6, rtol=1e-4)
+
+
 def test_a_penalty_holds_weights_back(make_cell):
-    plan = TrainPlan(steps=6, learning_rate=0.05, batch_size=8)
+    plan = TrainPlan(steps=6, learning_rate=0.05, batch_size=8, schedule="linear")
     distances = []
     for strength in (0.0, 10.0):
+        rates: list[float] = []
         shared = load(make_cell, "standard")
         trained = shared.train_only({name for name, group in shared.views["toy"].groups().items() if group == LAYERS})
         start = {name: weight.detach().clone() for name, weight in trained.items()}
 
-        def pull(leaves, strength=strength, start=start):
+        def pull(leaves, rate, strength=strength, start=start, rates=rates):
+            rates.append(rate)
             for name, leaf in leaves.items():
-                leaf.grad.add_(leaf.detach() - start[name], alpha=strength)
+                leaf.detach().lerp_(start[name], rate * strength / (1 + rate * strength))
 
-        train(in_turn(shared, ["toy"]), trained, plan, Hooks(penalty=pull))
+        train(in_turn(shared, ["toy"]), trained, plan, Hooks(proximal=pull))
+        assert rates == pytest.approx([0.05 * (1 - step / 6) for step in range(6)]), "that of the step just taken"
         distances.append(sum(float((trained[name].detach() - start[name]).norm()) for name in start))
     assert distances[1] < 0.8 * distances[0]

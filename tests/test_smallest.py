@@ -24,10 +24,10 @@ from stages.smallest.experiment.smallest_graft import search
 from stages.smallest.frames import answered, by_localizer, by_task, certificates, ratios
 from stages.smallest.settings import SmallestParams
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.reference import predict_reference
+from tests.cells import SEED
 from tests.pico import TOY, all_localizers, model_settings, runtime
 
-TASK, SEED = "toy", 0
+TASK = "toy"
 
 
 # --- The search -------------------------------------------------------------------------------------------------
@@ -118,12 +118,10 @@ def test_certificates_hold_where_the_best_of_many_is_taken_and_a_bound_for_one_d
 
 
 @pytest.fixture
-def cell(project, make_cell):
-    """The files that the main pipeline makes of one pico cell."""
-    made = make_cell("prompt")
-    made.lay_out(SEED)
-    predict_reference(TASK, SEED, model_settings("prompt"), runtime())
-    return made
+def cell(after_main, make_cell):
+    """Stands in what the main pipeline makes of a pico cell."""
+    after_main("prompt")
+    return make_cell("prompt")
 
 
 def settings(least: float = 0.05, **changes: Any) -> SimpleNamespace:

@@ -215,7 +215,7 @@ def test_retraining_starts_where_finetuning_started_new_head_included(make_cell,
 
     def watched(batches: Batches, *more: object) -> training.Training:
         first = next(batches)
-        starts.append(values_of(first[0]))
+        starts.append(values_of(first[0][0]))
         return train(chain([first], batches), *more)
 
     monkeypatch.setattr(finetuning, "train", watched)

@@ -28,12 +28,16 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
         for task, share in (("one", 0.4), ("two", 0.2))
     ]
     other = [shared | {"seed": 1, "first": "one", "second": "two", "overlap": 0.1}]
-    frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other)}
+    kept = {"localizer": "learned", "task": "one", "seed": 1, "sparsity": 0.01, "kept": "learned"}
+    frames = {
+        name: pd.DataFrame(rows) for name, rows in {"seed_overlap": own, "task_overlap": other, "cost": [kept]}.items()
+    }
     [line] = region_overlaps(frames).itertuples()
     assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
     assert region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).empty, (
         "without its own there is nothing to compare"
     )
+    assert region_overlaps(frames | {"cost": pd.DataFrame([kept | {"kept": "movement"}])}).empty, "it is no learned one"
 
 
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
@@ -44,7 +48,7 @@ def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
         ("grafted", 0.01): (0.5, 0.5, 0.6),
     }
     rows = [
-        {"variant": variant, "sparsity": size, "step": step, "score": score}
+        {"variant": variant, "sparsity": size, "step": step, "score": score, "own": True}
         for (variant, size), row in scores.items()
         for step, score in zip((10, 20, 40), row, strict=True)
     ]

@@ -11,37 +11,31 @@ import torch
 
 from stages.lib.errors import DataError, GraftError, MaskError, ModelError
 from stages.lib.grafting.mask_file import read_mask, read_order
-from stages.lib.io import read_json, write_json, write_rows
+from stages.lib.io import read_json, write_json
 from stages.lib.localizers import learned
 from stages.lib.localizers.evidence import LocalizerInput, counted
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Localizer
 from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
 from stages.lib.metrics.variants import FINETUNED, GRAFTED
-from stages.lib.models.evaluation import Evaluation
 from stages.study.localizer_sweep import rank, sweep
 from stages.study.readouts import read
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
-from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime, toy_rows
+from tests.cells import OTHER, OTHER_ROWS, SEED
+from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime
 
-TASK, SEED, OTHER = "toy", 0, "elsewhere"
+TASK = "toy"
 STEPS, BATCH, TRAIN = 4, 8, 32
 LOCALIZER = all_localizers(steps=STEPS, batch_size=BATCH)
 
 
 @pytest.fixture
-def cell(project, make_cell):
-    """A project folder with everything that the main pipeline makes of one pico cell, and its anchor."""
-    made = make_cell("prompt")
-    made.lay_out(SEED)
-    write_rows(paths.ood_table(TASK, OTHER), toy_rows(30, 9))
-    evaluation = Evaluation(made.load(), study_sets(TASK, SEED, 20, with_train=True), variants=1)
-    with evaluation.progress("anchor"):
-        evaluation.predict(FINETUNED)
-    store_anchor(evaluation.predictions())
-    return made
+def cell(after_main, make_cell):
+    """Stands in what the main pipeline makes of a pico cell and its anchor."""
+    after_main("prompt")
+    return make_cell("prompt")
 
 
 def store_anchor(predictions: Predictions) -> None:
@@ -53,7 +47,7 @@ def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
     """The inputs of the stages rank and sweep."""
     return SimpleNamespace(
         model=model_settings("prompt"), movement=SimpleNamespace(keep=keep), graft=graft_settings(**graft),
-        calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=20), localizer=LOCALIZER,
+        calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=0), localizer=LOCALIZER,
     )  # fmt: skip
 
 
@@ -70,7 +64,7 @@ def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, A
 def test_every_test_set_is_cut_to_its_first_rows_and_the_own_one_comes_first(cell):
     sets = study_sets(TASK, SEED, 7)
     assert [*sets] == [TASK, OTHER]
-    assert sets[TASK] == cell.rows["test"][:7] and sets[OTHER] == toy_rows(30, 9)[:7]
+    assert sets[TASK] == cell.rows["test"][:7] and sets[OTHER] == OTHER_ROWS[:7]
     whole = study_sets(TASK, SEED, 0)
     assert (len(whole[TASK]), len(whole[OTHER])) == (200, 30)
     assert [len(rows) for rows in study_sets(TASK, SEED, 100).values()] == [100, 30]  # no more than there are
@@ -192,7 +186,7 @@ def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is
     assert torch.equal(stored.mask.region_indices(), order[:k].sort().values) and f"{k:,} parameters" in said
     assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
     rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
-    assert rows == [(TASK, GRAFTED, 20), (OTHER, GRAFTED, 20)]
+    assert rows == [(TASK, GRAFTED, 200), (OTHER, GRAFTED, 30)]
     logits = read_predictions(paths.stage_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
     finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
     assert not np.array_equal(logits, finetuned)  # the control of what follows

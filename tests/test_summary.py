@@ -13,7 +13,7 @@ from stages import summary as stage
 from stages.lib.data.tasks import resolve_tasks
 from stages.lib.errors import DataError, MaskError
 from stages.lib.io import read_json, write_json
-from stages.lib.metrics.predictions import Predictions
+from stages.lib.metrics.predictions import Predictions, write_predictions
 from stages.lib.metrics.scores import calibration_scores, classification_scores
 from stages.lib.metrics.temperature import GRAFT_TEMPERED
 from stages.lib.metrics.variants import (
@@ -41,6 +41,7 @@ TASKS, SEEDS = ["movies", "mrpc", "bbc"], [1, 2]
 # margin of the right label's logit, and what all logits are multiplied with: fine-tuning makes overconfident
 SKILL = {PRETRAINED: (0.2, 0.8), FINETUNED: (1.2, 5.0), MOVEMENT_GRAFTED: (0.8, 1.6), GRAFTED: (1.15, 1.3)}
 CONTROLLED = {TEMPERED: (1.2, 2.5), WISE_FT: (1.0, 2.5)}
+STORED = {"reference": (PRETRAINED, FINETUNED), "controls": (*CONTROLLED,), "evaluate": (MOVEMENT_GRAFTED, GRAFTED)}
 METHODS = [*((name, None) for name in (*VARIANTS, TEMPERED, GRAFT_TEMPERED)), (WISE_FT, 0.7), (WISE_GRAFT, 0.0)]
 FRONTIER = [
     {"method": method, "alpha": alpha, "temperature": None, "score": 0.6 + place / 50, "ece": place / 20, "n": 400}
@@ -62,6 +63,8 @@ def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | 
         write_json(
             paths.scores("calibration", task, seed), {"scores": calibration_scores(both, 15, 20), "frontier": FRONTIER}
         )
+        for name, variants in STORED.items():
+            write_predictions(paths.predictions(name, task, seed), own.part([task], variants))
         make_mask(task, seed)
     leaks = {task: {test: {"leaked": 342, "test": 2000} for test in tests} for task, tests in sets.items()}
     write_json(paths.LEAKAGE, leaks)
@@ -81,8 +84,8 @@ def predictions(task: str, test_sets: list[str], seed: int, n: int = 400) -> Pre
     return Predictions(names, labels, logits)
 
 
-def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "learned") -> None:
-    """Write a mask file with a header alone."""
+def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "learned", head: int = 0) -> None:
+    """Write a mask file with a header alone, and a trained head of so many parameters."""
     header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer}
     header |= {
         "shapes": {"a": [10_646_784]},
@@ -90,7 +93,8 @@ def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "l
         "graftable": 10_646_784,
         "model_parameters": 22_713_216,
     }
-    save_sealed(paths.learned(task, seed), {"indices/a": np.zeros(1, np.int32)}, header)
+    tensors = {"indices/a": np.zeros(1, np.int32)} | ({"head/b": np.zeros(head, np.float32)} if head else {})
+    save_sealed(paths.learned(task, seed), tensors, header)
 
 
 def settings(
@@ -100,7 +104,7 @@ def settings(
     return SimpleNamespace(
         tasks=tasks, seeds=seeds, model=SimpleNamespace(name="tiny", mode="prompt"), graft=SimpleNamespace(sparsity=0.01),
         data=SimpleNamespace(k=64, scarce="error"), ood=SimpleNamespace(sets=sets or {}, leaks="drop"),
-        summary=SimpleNamespace(least_gain=0.05),
+        summary=SimpleNamespace(least_gain=0.05), calibration=SimpleNamespace(bins=15),
     )  # fmt: skip
 
 
@@ -184,12 +188,54 @@ def test_the_gain_is_what_lies_between_the_pretrained_and_the_fine_tuned_model()
     assert f"- gain: {told}\n" in said and f"relative gain of 80.0 % (95 % interval 80.0 to 80.0; 3 tasks, 1 to 2 seeds); of the movement graft 0.0 %; {told}" in said  # fmt: skip
 
 
+def test_fine_tuning_that_learned_nothing_is_told_once_with_what_to_try():
+    make_cells(TASKS, SEEDS)
+    assert "learned nothing" not in markdown(SPEC, derived()), "the control"
+    change("evaluate", "movies", 1, finetuned={"score": 0.5, "constant": 0.5})
+    change("evaluate", "bbc", 2, pretrained={"score": 0.9}, finetuned={"score": 0.8})
+    [line] = [line for line in markdown(SPEC, derived()).splitlines() if "learned nothing" in line]
+    assert line.startswith("- fine-tuning learned nothing in movies-1, bbc-2, where") and "optimizer adamw" in line
+
+
+def test_a_macro_f1_is_told_to_be_one():
+    make_cells(["mrpc", "movies"], SEEDS)
+    assert "macro F1" not in markdown(SPEC, derived(["mrpc", "movies"])), "F1 of a positive label"
+    macro = SPECS["mrpc"].model_copy(update={"positive": None})
+    write_json(paths.card("mrpc"), {"task": macro.model_dump()})
+    assert "- F1 of mrpc: the mean over the labels" in markdown(SPEC, derived(["mrpc", "movies"]))
+
+
 def test_the_reduction_of_ece_is_that_of_the_means():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
         change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
-    told = "from 12.0 to 4.0 %: a reduction of 66.7 % (no interval; 1 task, 2 seeds)"
-    assert told in [claim.figure.partition("; not")[0] for claim in judge(SPEC, derived(["movies"], [1, 2]))]
+    told = "from 12.0 to 4.0 %: a reduction of 66.7 % (95 % bootstrap over its test rows "
+    assert [claim.figure for claim in judge(SPEC, derived(["movies"], [1, 2])) if claim.figure.startswith(told)]
+
+
+def test_of_one_task_intervals_are_over_its_test_rows_and_no_claim_is_judged():
+    make_cells(["movies"], SEEDS)
+    told = markdown(SPEC, derived(["movies"], SEEDS)).partition("## Claims")[2]
+    assert told.count("There is no interval over tasks") == 1 and "not measurable" not in told and "**" not in told
+    random, cells, kept = np.random.default_rng(0), [predictions("movies", ["movies"], seed) for seed in SEEDS], []
+    for rows in (random.integers(400, size=400) for _ in range(400)):
+        right = [{name: np.mean(values[rows].argmax(1) == cell.labels["movies"][rows]) for name, values in cell.logits["movies"].items()} for cell in cells]  # fmt: skip
+        kept.append(np.mean([of[GRAFTED] / of[FINETUNED] for of in right]))
+    low, high = 100 * np.quantile(kept, [0.025, 0.975])
+    assert f"(95 % bootstrap over its test rows {low:.1f} to {high:.1f}; 1 task, 2 seeds); the movement graft" in told
+    make_cells(TASKS, SEEDS)
+    assert "bootstrap" not in markdown(SPEC, derived()), "the control: several tasks have an interval"
+
+
+def test_a_head_that_travels_along_is_counted_and_kinds_of_tasks_are_told_apart():
+    make_cells(TASKS, SEEDS)
+    assert "trained head" not in markdown(SPEC, derived()).partition("\n##")[0]
+    for task, seed in itertools.product(TASKS, SEEDS):
+        make_mask(task, seed, head=1538)
+    told, frames = markdown(SPEC, derived()), derived()
+    assert "1.00 % of the graftable ones, and a trained head of 1,538, keep" in told
+    kinds = {"one sentence, two labels", "one sentence, more labels", "two sentences, two labels"}
+    assert {*frames["scores"].kind} == kinds and all(f"| {kind} | 1 |" in told for kind in kinds)
 
 
 def test_bins_and_bars_of_all_seeds_are_added():
@@ -231,14 +277,14 @@ def test_mask_sizes_have_both_denominators_and_tasks_of_one_size_stand_together(
 
 
 def test_a_graft_bears_the_name_of_its_localizer_and_is_not_compared_with_itself():
-    for localizer, claims in (("attribution", 8), ("movement", 6)):
+    for localizer, claims in (("attribution", 12), ("movement", 10)):
         make_cells(TASKS, SEEDS)
         for task, seed in itertools.product(TASKS, SEEDS):
             make_mask(task, seed, localizer=localizer)
         frames = derived()
         told = markdown(SPEC, frames)
         assert f"grafted with the {localizer} mask" in told and "learned" not in told
-        assert len(judge(SPEC, frames)) == claims and (f"The {localizer} graft scores higher" in told) == (claims == 8)
+        assert len(judge(SPEC, frames)) == claims and (f"The {localizer} graft scores higher" in told) == (claims == 12)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +339,7 @@ def test_the_stage_writes_every_output_with_other_test_sets_and_without(monkeypa
         Path("stages", name).symlink_to(ROOT / "stages" / name)
     sets, names = (
         {"sst2": ["imdb"]},
-        ("scores", "ood", "reliability", "confidence", "frontier", "masks", "tasks", "leaks", "run"),
+        ("scores", "scores_drawn", "ood", "reliability", "confidence", "frontier", "masks", "tasks", "leaks", "run"),
     )
     drawn = "accuracy", "calibration", "reliability", "confidence", "ood", "frontier"
     wanted = {"metrics/summary.md", "metrics/summary.json", *(f"plots/{name}.csv" for name in names)} | {f"plots/{name}.png" for name in drawn}  # fmt: skip

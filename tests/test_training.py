@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from stages.lib.errors import TrainingError
+from stages.lib.grafting.mask import GraftMask
+from stages.lib.grafting.region import Region
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.predicting import dev_score, loss_gradient
+from stages.lib.runtime import seeded_torch
 from stages.lib.training import course, finetuning
+from stages.lib.training.course import MaskedParameters
 from stages.lib.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from stages.lib.training.grid import Trained, search
 from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
@@ -64,6 +68,20 @@ def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, m
     assert {groups[name] for name in changed} == chosen | ({"head"} if mode == "standard" else set())
     unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
     assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_biases_and_norms_need_not_decay(make_cell, optimizer):
+    ends = {}
+    for decay in ((0.0, "all"), (0.1, "all"), (0.1, "matrices")):
+        plan = replace(PLAN, steps=1, optimizer=optimizer, weight_decay=decay[0], decay=decay[1])
+        with seeded_torch("dropout"):
+            ends[decay] = values_of(run(make_cell("standard"), plan, {"layers"})[0])
+    none, every, matrices = ends.values()
+    shrunk = moved(none, matrices)
+    assert shrunk == {name for name in moved(none, every) if none[name].dim() > 1} != moved(none, every)
+    mask = GraftMask(Region({"w": (2, 2)}), {"w": torch.tensor([1])})
+    assert MaskedParameters({"w": torch.ones(2, 2), "b": torch.ones(2)}, mask).matrices() == {"w"}
 
 
 def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
@@ -177,7 +195,7 @@ def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkey
 
     def watched(batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, *more: object) -> Training:
         first = next(batches)
-        model, before = first[0], values_of(first[0])
+        model, before = first[0][0], values_of(first[0][0])
         done = train(chain([first], batches), trained, plan, *more)
         calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
         return done

@@ -8,17 +8,12 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from shutil import copyfile
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.lib.command import guarded
 from stages.lib.errors import ParamsError, did_you_mean
-from stages.lib.io import write_text
 from stages.lib.yaml12 import load_yaml
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file
 
@@ -42,7 +37,7 @@ def main() -> None:
     if arguments.flags:
         print(*(f"-S {override}" for override in overrides))
         return
-    apply(overrides)
+    change_settings(overrides, load_all)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     print(f"{paths.PARAMS} and those of the further pipelines now have the profile {arguments.name}{changed}")
     print(
@@ -89,33 +84,6 @@ def flatten(key: str, value: object, kind: object) -> dict[str, Any]:
     return {
         place: end for name, part in value.items() for place, end in flatten(f"{key}.{name}", part, kinds[name]).items()
     }
-
-
-def apply(overrides: Sequence[str], place: Path = Path()) -> None:
-    """Change settings as DVC's -S does; raises ParamsError, and writes nothing, if the result is not valid."""
-    with overridden(overrides, place) as folder:
-        load_all(folder)
-        for file in map(params_file, PIPELINES):
-            write_text(place / file, (folder / file).read_text(encoding="utf-8"))
-
-
-@contextmanager
-def overridden(overrides: Sequence[str], place: Path = Path()) -> Iterator[Path]:
-    """A folder with a copy of each params.yaml, changed as DVC's -S does; unknown keys are added, so that the check names them."""
-    from dvc.utils.cli_parse import to_path_overrides
-    from dvc.utils.hydra import apply_overrides
-
-    with TemporaryDirectory() as folder:
-        for file in map(params_file, PIPELINES):
-            (copy := Path(folder, file)).parent.mkdir(parents=True, exist_ok=True)
-            copyfile(place / file, copy)
-        try:
-            for file, items in to_path_overrides([*overrides]).items():
-                apply_overrides(Path(folder, file), [item if item[0] in "+~" else f"++{item}" for item in items])
-        except Exception:  # errors of DVC, and those of OmegaConf and ruamel.yaml that it doesn't catch
-            words = " ".join(f"-S {override}" for override in overrides)
-            raise ParamsError(f"{words}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005") from None
-        yield Path(folder)
 
 
 def _flag(value: object) -> str:

@@ -23,7 +23,6 @@ class NoParams(Section):
 
 class ReplayParams(Section):
     examples: Positive
-    every: Positive
 
 
 class EwcParams(Section):

@@ -80,6 +80,7 @@ class FinetuneParams(Section):
     schedule: Schedule
     momentum: Part
     weight_decay: Part
+    decay: Literal["all", "matrices"]
     clip_norm: Weight
     dropout: Part | None
     l1: Weight

@@ -25,8 +25,8 @@ MOVEMENT = "movement"
 MATRIX = ["paradigm", "localizer", "sparsity"]
 LEVELS = ["paradigm", "seed", "task", "n", "pretrained", "single", "joint", "gained"]
 REGIONS = [*MATRIX, "seed", "task", "kept"]
-GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "alike", "n", "selected", "accuracy", "gain"]
-OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "alike", "overlap", "chance"]
+GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "similar", "n", "selected", "accuracy", "gain"]
+OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "similar", "overlap", "chance"]
 
 
 def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
@@ -37,7 +37,7 @@ def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
 def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name; an undefined relative gain is NaN.
 
-    gain: `inside` where the target is one of the source's tasks, `alike` where a group has both (of single regions only).
+    gain: `inside` where the target is one of the source's tasks, `similar` where a group has both (of single regions only).
     overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, which mask dev chose,
     learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
     damaged one; MaskError for a damaged mask.
@@ -92,7 +92,7 @@ def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell
             "sparsity": float(cell["sparsity"]),
             "target": task,
             "inside": task in row["members"],
-            "alike": row["kind"] == SINGLE and are_similar(params.multitask.groups, row["source"], task),
+            "similar": row["kind"] == SINGLE and are_similar(params.multitask.groups, row["source"], task),
             "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
 
@@ -166,11 +166,11 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 def kinds_of_gains(gains: pd.DataFrame) -> pd.DataFrame:
     """Relative gains by kind of region, a row in each kind that it is of; `both`: on tasks that the kind's rival has, too."""
     rows = gains.dropna(subset="gain")
-    inside, alike = rows.inside.astype(bool), rows.alike.astype(bool)
+    inside, similar = rows.inside.astype(bool), rows.similar.astype(bool)
     single, union, purified = (rows.kind == name for name in (SINGLE, UNION, PURIFIED))
     kinds = {
         "own region": single & inside, "other regions": single & ~inside,
-        "regions of similar tasks": single & ~inside & alike, "regions of other tasks": single & ~inside & ~alike,
+        "regions of similar tasks": single & ~inside & similar, "regions of other tasks": single & ~inside & ~similar,
         "union, its tasks": union & inside, "union, excluded tasks": union & ~inside,
         "purified, its tasks": purified & inside, "purified, excluded tasks": purified & ~inside,
     }  # fmt: skip
@@ -185,9 +185,9 @@ def kinds_of_gains(gains: pd.DataFrame) -> pd.DataFrame:
 def kinds_of_pairs(overlaps: pd.DataFrame) -> pd.DataFrame:
     """Overlaps by kind of pair, a row in each kind that it is of."""
     one_model, one_task = overlaps.first_seed == overlaps.second_seed, overlaps["first"] == overlaps["second"]
-    alike = overlaps.alike.astype(bool)
+    similar = overlaps.similar.astype(bool)
     kinds = {
-        "one model, two tasks": one_model, "similar tasks": one_model & alike, "dissimilar tasks": one_model & ~alike,
+        "one model, two tasks": one_model, "similar tasks": one_model & similar, "dissimilar tasks": one_model & ~similar,
         "two seeds, one task": ~one_model & one_task, "two seeds, two tasks": ~one_model & ~one_task,
     }  # fmt: skip
     return pd.concat([overlaps[these].assign(kind=kind) for kind, these in kinds.items()], ignore_index=True)
@@ -197,10 +197,10 @@ def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """What a task gains from another's region beside how much the two overlap, by ordered pair and seed."""
     gains = effects[effects.region == "other regions"].rename(columns={"source": "first", "target": "second"})
     key = ["matrix", "first", "second", "seed"]
-    found = gains[[*key, "size", "file", "gain", "alike"]].merge(
+    found = gains[[*key, "size", "file", "gain", "similar"]].merge(
         pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key
     )
-    likeness = found.alike.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
+    likeness = found.similar.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
     return found.assign(likeness=likeness, pair=found["first"] + ", " + found["second"])
 
 

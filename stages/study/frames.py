@@ -46,6 +46,7 @@ MASK_FRAMES = {
 LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
 # the order of localizers; figures of a single localizer take the first
 ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
+EITHER = "learned or movement"
 CELL = ["task", "seed"]
 # where two models' scores can be compared
 PLACE = [*CELL, "test_set"]
@@ -209,13 +210,16 @@ def derive(frames: Frames) -> Frames:
     least = float(frames["run"].least_gain.iloc[0])
     for stage in ("anchor", "paradigm"):
         frames[stage] = frames[stage].assign(gained=_above_baselines(frames["anchor"], frames[stage]))
+    for stage in ("paradigm", "trajectory"):
+        frames[stage] = frames[stage].assign(own=frames[stage].kept != MOVEMENT)
     frames |= {
         "grafts": grafts(frames), "models": models(frames), "pruned": _pruned(frames), "gaps": gaps(frames),
         "bound": bounds(frames), "saturation": saturation(frames, least), "fish": fish_overlaps(frames),
-        "regions": region_overlaps(frames), "places": places(frames["composition"]),
+        "regions": region_overlaps(frames), "places": places(frames),
         "course": _course(frames["trajectory"]), "ways": _ways(frames["paradigm"]),
     }  # fmt: skip
     frames |= {
+        "cost": frames["cost"].assign(mask=_mask_names(frames, frames["cost"])),
         "paper": _published(frames), "shares": _shares(frames["places"]), "curves": _curves(frames),
         "tradeoff": _tradeoff(frames), "facts": pd.DataFrame([_facts(frames, least)]),
     }  # fmt: skip
@@ -291,7 +295,9 @@ def grafts(frames: Frames) -> pd.DataFrame:
     counts = rows.groupby(["localizer", "sparsity"]).selected.mean()
     learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
+        mask=_mask_names(frames, rows),
         less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
+        own=(rows.localizer != LEARNED) | _is_own(frames, rows),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
         smallest=rows.sparsity == min(common, default=None),
         largest=rows.sparsity == max(common, default=None),
@@ -369,13 +375,16 @@ def _published(frames: Frames) -> pd.DataFrame:
 def _pruned(frames: Frames) -> pd.DataFrame:
     """Models with all but a region set to 0, beside the smallest learned graft of the same cell."""
     own = _tested(frames["sweep"], localizer=LEARNED, sparsity=_smallest(frames), variant=GRAFTED)
+    own = own[_is_own(frames, own)]
     return _tested(frames["anchor"], variant=PRUNED).join(own.set_index(CELL).score.rename("graft"), on=CELL)
 
 
 def gaps(frames: Frames) -> pd.DataFrame:
     """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
     anchor, readout = frames["anchor"], frames["readout"]
-    regions = readout[(readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"])]
+    regions = readout[
+        (readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"]) & _is_own(frames, readout)
+    ]
     rows = pd.concat([anchor[anchor.variant.isin([*ENDS])].assign(readout=lambda part: part.variant), regions])
     means = rows.groupby(["readout", *CELL, "where"], sort=False).accuracy.mean().unstack()
     means = means.reindex(columns=["id", "train"])
@@ -392,7 +401,7 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
     rows = _tested(frames["trajectory"]).join(start, on=CELL)
     rows = rows.assign(gain=rows.score - rows.start)
     last, steps = rows.groupby(CELL)["step"].max(), {}
-    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max())
+    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max()) & rows.own
     for name, part in {"graft": rows[largest], "model": rows[rows.variant == "checkpoint"]}.items():
         best = part.groupby(CELL)["gain"].transform("max")
         enough = part[gained(0.0, best, least) & (part.gain >= SATURATED * best - ROUNDING)]
@@ -406,32 +415,46 @@ def _fell_back_to_movement(cost: pd.DataFrame) -> pd.DataFrame:
     return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
 
 
+def _is_own(frames: Frames, rows: pd.DataFrame, task: str = "task") -> pd.Series:
+    """False for what is about a learned mask that is the movement mask of its size: claims about learned regions leave it out."""
+    gone = _fell_back_to_movement(frames["cost"])
+    return ~pd.MultiIndex.from_frame(rows[[task, "seed", "sparsity"]]).isin(gone.set_index([*CELL, "sparsity"]).index)
+
+
+def _mask_names(frames: Frames, rows: pd.DataFrame) -> pd.Series:
+    """The localizer of each row, or that it may be either where dev kept the movement mask in some cell of its size."""
+    either = (rows.localizer == LEARNED) & rows.sparsity.isin(_fell_back_to_movement(frames["cost"]).sparsity)
+    return rows.localizer.mask(either, EITHER)
+
+
 def fish_overlaps(frames: Frames) -> pd.DataFrame:
-    """Overlap of learned regions and FISH masks where the learned mask is not movement's; `end` marks outer sizes."""
-    rows, cell = frames["localizer_overlap"], [*CELL, "sparsity"]
+    """Overlap of learned regions and FISH masks; `end` marks outer sizes."""
+    rows = frames["localizer_overlap"]
     rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
-    gone = _fell_back_to_movement(frames["cost"]).set_index(cell).index
-    rows = rows[~rows.set_index(cell).index.isin(gone)].sort_values("sparsity", kind="stable")
+    rows = rows[_is_own(frames, rows)].sort_values("sparsity", kind="stable")
     outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
     return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
 
 
 def region_overlaps(frames: Frames) -> pd.DataFrame:
-    """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both)."""
+    """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both; undefined for one seed)."""
     among, between = (frames[f"{axis}_overlap"].query("localizer == @LEARNED") for axis in ("seed", "task"))
+    between = between[_is_own(frames, between, "first") & _is_own(frames, between, "second")]
     own = among.groupby(["sparsity", "task"]).overlap.mean()
     sides = [between.join(own.rename("own"), on=["sparsity", side]).own for side in ("first", "second")]
-    return between.assign(own=(sides[0] + sides[1]) / 2).dropna(subset="own")
+    return between.assign(own=(sides[0] + sides[1]) / 2)
 
 
-def places(frame: pd.DataFrame) -> pd.DataFrame:
+def places(frames: Frames) -> pd.DataFrame:
     """Share of one localizer's masks, at the size nearest the paper's, in each layer and kind of module, and by chance.
 
     Views: `layer`, `kind`, `middle` (the middle third of the layers; undefined where no layer lies in it) and `skilled`
     (the kinds that the paper names).
     """
+    frame = frames["composition"]
     frame = frame[frame.localizer == leading(frame.localizer)]
     frame = frame[frame.sparsity == nearest(frame.sparsity)]
+    frame = frame[(frame.localizer != LEARNED) | _is_own(frames, frame)]
     layers = frame[frame.layer != OUTSIDE]
     count = layers.layer.max()
     middle = (2 * layers.layer - 1 - count).abs() < count / 3

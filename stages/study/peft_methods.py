@@ -16,7 +16,7 @@ from stages.lib.errors import ModelError, did_you_mean
 from stages.lib.grafting.region import Tensors
 from stages.lib.models.anatomy import HEAD
 from stages.lib.models.label_model import LabelModel
-from stages.lib.models.structure import block_counts
+from stages.lib.models.structure import block_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -128,12 +128,12 @@ def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: 
 
 
 def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
-    """Names of these of the layout's projections in every block, which is a module that has all of them."""
-    modules = dict(model.named_modules())
+    """Names of these of the projections in every block, by the first layout that each of the model's repeated blocks has."""
+    modules, blocks = dict(model.named_modules()), block_names(model)
     for layout in LAYOUTS.values():
-        blocks = [name for name in modules if all(f"{name}.{path}" in modules for path in layout)]
-        if len(blocks) in block_counts(model):
-            return [f"{block}.{path}" for block in blocks for path in layout[which]]
+        fitting = [name for name in modules if all(f"{name}.{path}" in modules for path in layout)]
+        if all(any(f"{name}.".startswith(f"{block}.") for name in fitting) for block in blocks):
+            return [f"{name}.{path}" for name in fitting for path in layout[which]]
     raise ModelError(
         f"{type(model).__name__}: its layers are built in no way that parameter-efficient methods know; known: {', '.join(LAYOUTS)}"
     )

@@ -17,7 +17,7 @@ from stages.lib.errors import StorageError
 from stages.lib.io import write_text
 from stages.workflow.core import paths
 
-from .report.claims import HOW_JUDGED, Judged, judge
+from .report.claims import HOW_JUDGED, ONE_TASK, Judged, Verdict, judge, of_one_task
 from .report.publish import load_report, report_folders
 from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
@@ -104,12 +104,18 @@ def _status() -> dict[str, str]:
 def _changed(parts: list[Any]) -> str:
     states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
     missing = any(state in ("deleted", "not in cache") for state in states if isinstance(state, str))
-    return "as committed; its stages have not run in this folder" if missing else "made under other settings or code than today's"
+    return (
+        "as committed; its stages have not run in this folder"
+        if missing
+        else "made under other settings or code than today's"
+    )
 
 
 def uncommitted() -> list[str]:
     """Tracked files that differ from the last commit."""
-    asked = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
+    )
     return [line[3:] for line in asked.stdout.splitlines()]
 
 
@@ -123,6 +129,17 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
     """The page and REPRODUCTION.md, each with the file that it belongs into."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    claims = {section.name: section.claims for section in sections}
+
+    def claim(name: str, words: str) -> Judged | None:
+        """The first claim of a report with these words that has a value."""
+        return next((one for one in claims.get(name, ()) if words in one.words and one.short), None)
+
+    def told(name: str, words: str) -> str:
+        """Its value, and its verdict unless it holds."""
+        one = claim(name, words)
+        return one.short if one.verdict == Verdict.HOLDS else f"{one.short}, {one.verdict}"
+
     for template, path in (("page.html.j2", PAGE), ("reproduction.md.j2", REPRODUCTION)):
         loader = FileSystemLoader(HERE)
         environment = Environment(
@@ -130,7 +147,7 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         )
         made = environment.get_template(template).render(
             sections=sections, facts={section.name: section.facts for section in sections},
-            how=HOW_JUDGED, commit=commit(), uncommitted=uncommitted(),
+            how=HOW_JUDGED, one_task=ONE_TASK, of_one_task=of_one_task, claim=claim, told=told, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.command import guarded
-from stages.lib.errors import ParamsError, did_you_mean
+from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
@@ -72,39 +72,15 @@ def check_settings(targets: Sequence[str] | None, files: Collection[str] = ()) -
     return checked(read_files(asked))
 
 
-def change_settings(settings: Sequence[str], targets: Sequence[str] | None) -> None:
-    """Change settings, each KEY=VALUE as `dvc exp run -S` takes it; raises ParamsError, with nothing changed, if one is wrong."""
-    from dvc.utils.cli_parse import to_path_overrides
-    from dvc.utils.hydra import apply_overrides
-
-    from stages.lib.yaml12 import parse_yaml
-    from stages.workflow.core.settings import flat
-
-    before = {file: Path(file).read_text(encoding="utf-8") for file in to_path_overrides(settings)}
-    keys = [setting.partition("=")[0].rpartition(":")[2].lstrip("+~") for setting in settings]
-    try:
-        for setting, key in zip(settings, keys, strict=True):
-            [(file, override)] = to_path_overrides([setting]).items()
-            try:
-                apply_overrides(file, override)
-            except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
-                known = flat(parse_yaml(before[file], file, ParamsError))
-                near = "" if key in known else did_you_mean(key, known)
-                wanted = f"++{key}={{...}} for a table" if "={" in setting else "KEY=VALUE"
-                raise ParamsError(f"-S {setting}: DVC can't set this{near}; expected {wanted}") from None
-        check_settings(targets, before)
-    except ParamsError:
-        for file, text in before.items():
-            Path(file).write_text(text, encoding="utf-8")
-        raise
-
-
 def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
     """Run the stages that are out of date; returns 1 if something failed, which is reported last."""
+    from dvc.utils.cli_parse import to_path_overrides
+
     from stages.workflow.repro import Repro, repository, with_readable_notes
 
     with repository() as repo:  # settings change only under the lock: another run may still read them
-        change_settings(asked.settings, targets)
+        files = to_path_overrides(asked.settings)
+        change_settings(asked.settings, lambda: check_settings(targets, files))
         values, left_out = check_settings(targets)
         print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
         repro = with_readable_notes(repo, lambda: Repro(repo, targets))

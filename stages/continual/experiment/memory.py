@@ -5,20 +5,21 @@ moves  gamma_n without the union of gamma_i, i < n  alone, and the model for tas
 union of gamma_i, i <= n.  So what later tasks train is never part of an earlier task's model: nothing
 is forgotten, whatever the data are.
 
-Experience replay: a few examples of every earlier task come again among those of a new one.
+Experience replay (Chaudhry et al. 2019): a few rows of every earlier task are stored, and each batch of a new one has
+as many of them on top as it has rows of its own.
 
 Elastic weight consolidation (Kirkpatrick et al. 2017): each task that was learned adds
 strength / 2 * sum over i of F_i (theta_i - theta*_i)^2  to the loss of all later ones, with F the
 diagonal of the Fisher information of its data at the weights theta* that it ended with.  A sum of such
 penalties is one penalty again, up to a constant: with the sum of all F and the mean of all theta*
-weighted by F.  These two tensors are all that is kept, for any number of tasks.  Its gradient is added once that of the
-task's own loss is clipped: a few large penalties would else leave nothing of the loss.
+weighted by F.  These two tensors are all that is kept, for any number of tasks.  The penalty takes a proximal step
+after each of the task's own: the same as a step along its gradient to first order in the rate, and it cannot overshoot
+where the penalty is steeper than 2 / rate, at which plain steps diverge.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -55,7 +56,6 @@ def put_together(pretrained: Tensors, pieces: Sequence[Piece]) -> dict[str, Tens
     return region
 
 
-Batch = TypeVar("Batch")
 Row = dict[str, str | None]
 
 
@@ -68,19 +68,6 @@ def stored_rows(rows: Sequence[Row], labels: Sequence[str], per_class: int) -> l
     for label in labels:
         chosen += islice((number for number, row in enumerate(rows) if row["label"] == label), per_class)
     return [rows[number] for number in sorted(chosen)]
-
-
-def mixed(new: Iterator[Batch], stored: Sequence[Iterator[Batch]], every: int) -> Iterator[Batch]:
-    """The new task's batches, with a batch of stored examples after `every` of them, from the earlier tasks in turn.
-
-    The new task's batches come in their own order and none is left out.
-    """
-    turn = 0
-    while True:
-        yield from islice(new, every)
-        if stored:
-            yield next(stored[turn % len(stored)])
-            turn += 1
 
 
 class Elastic:
@@ -103,19 +90,17 @@ class Elastic:
             self.centre[name] += share * (weights[name].detach() - self.centre[name])
 
     @torch.no_grad()
-    def pull(self, leaves: Mapping[str, Tensor], strength: float, most: float) -> None:
-        """Add the penalty's gradient, strength * F * (theta - centre), to those of these leaves.
+    def pull(self, leaves: Mapping[str, Tensor], stiffness: float) -> None:
+        """Move each leaf to the minimum of  (theta - leaf)^2 / 2 + stiffness / 2 * F (theta - centre)^2.
 
-        strength * F is cut off at `most`.  With 1 / learning rate a step of gradient descent carries no
-        weight past its centre; where the penalty is steeper than that, plain steps would overshoot,
-        further each time.
+        That is the mean of leaf and centre, weighted 1 : stiffness * F, so nothing is carried past its centre.  It is the proximal
+        step of the penalty where `stiffness` is learning rate times strength.
         """
-        held = {name: leaf for name, leaf in leaves.items() if name in self.importance and leaf.grad is not None}
+        held = {name: leaf for name, leaf in leaves.items() if name in self.importance}
         for names in grouped(held):
-            stiffness = torch._foreach_mul([self.importance[name] for name in names], strength)
-            torch._foreach_clamp_max_(stiffness, most)
-            away = torch._foreach_sub([held[name] for name in names], [self.centre[name] for name in names])
-            torch._foreach_addcmul_([held[name].grad for name in names], stiffness, away)
+            share = torch._foreach_mul([self.importance[name] for name in names], stiffness)
+            torch._foreach_div_(share, torch._foreach_add(share, 1.0))
+            torch._foreach_lerp_([held[name] for name in names], [self.centre[name] for name in names], share)
 
     def tensors(self) -> list[Tensor]:
         """Everything that is kept."""

@@ -4,8 +4,7 @@ All train each task in the same number of steps, with the same clipping, and dra
 task_sequence.py).  They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning
 rate is one of the same few for all, and the new task's dev rows choose it for each method: at the rate of full fine-tuning
 a region of 1 % would be trained less than it can be.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves
-anything of it out: so at one rate a selected parameter takes the step that it would take there.  Batches of stored examples take
-the place of the new task's.
+anything of it out: so at one rate a selected parameter takes the step that it would take there.
 
 What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
 chosen here:
@@ -21,13 +20,15 @@ chosen here:
 
 import json
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 from torch import Tensor
 
-from stages.continual.experiment.memory import Elastic, Piece, mixed, put_together, remainder, stored_rows
-from stages.continual.experiment.task_sequence import Batches, TaskSequence
+from stages.continual.experiment.memory import Elastic, Piece, put_together, remainder, stored_rows
+from stages.continual.experiment.task_sequence import TaskSequence
 from stages.continual.settings import EwcParams, ReplayParams
+from stages.lib.data.batching import shuffled
 from stages.lib.errors import MaskError
 from stages.lib.grafting.apply import values_at
 from stages.lib.grafting.mask import GraftMask
@@ -38,11 +39,12 @@ from stages.lib.models.fisher import squared_gradients
 from stages.lib.models.label_model import put
 from stages.lib.models.loading import bytes_of, read_tensors
 from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import permuted, seeded_torch
+from stages.lib.runtime import numpy_generator, permuted, seeded_torch
 from stages.lib.settings import Section
+from stages.lib.training.course import Part
 from stages.lib.training.finetuning import train_head_first, trained_names
 from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Hooks, TrainPlan, train
+from stages.lib.training.training import Batches, Hooks, TrainPlan, train
 from stages.workflow.core import paths
 
 
@@ -69,7 +71,7 @@ class Naive:
                 train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
                 trained = self.trained(task)
                 batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
-                hooks = Hooks(lambda: dev_score(view, dev), on_step, lambda leaves: self.hold_back(leaves, plan), True)
+                hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back, resumes=True)
                 training = train(batches, trained, plan, hooks, self.moving(task, trained))
             record = {"learning_rate": plan.learning_rate, "kept_step": training.step}
             return Trained(copies(trained), dev_score(view, dev), record)
@@ -95,8 +97,8 @@ class Naive:
         """The batches of each step."""
         return new
 
-    def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
-        """Add the gradient of the penalty that protects earlier tasks."""
+    def hold_back(self, leaves: dict[str, Tensor], rate: float) -> None:
+        """Protect earlier tasks once a step at this learning rate is done."""
 
     def keep(self, task: str) -> None:
         """Store the memory of the task just learned."""
@@ -181,7 +183,7 @@ class Grafting(Naive):
 
 
 class Replay(Naive):
-    """Naive, with stored examples of earlier tasks among those of the new one; their heads train along."""
+    """Naive, each batch with as many stored rows of earlier tasks on top; their heads train along."""
 
     settings: ReplayParams
 
@@ -193,13 +195,20 @@ class Replay(Naive):
         return sequence.shared.train_only(names | heads)
 
     def batches(self, task: str, new: Batches, plan: TrainPlan) -> Batches:
-        """Stored batches between those of the task."""
-        sequence = self.sequence
-        stored = [
-            sequence.batches(known, sequence.view(known).encode(self.stored(known)), plan.batch_size, "replay", task)
-            for known in sequence.learned
-        ]
-        return mixed(new, stored, self.settings.every)
+        """The new task's batches, with rows on top that are drawn from the stored ones of all earlier tasks."""
+        views = [self.sequence.view(known) for known in self.sequence.learned]
+        stored = [(view, example) for view in views for example in view.encode(self.stored(view.task.name))]
+        if not stored:
+            return new
+        draw = numpy_generator("replay", task, self.sequence.seed)
+        rows = chain.from_iterable(shuffled([example for _, example in stored], plan.batch_size, draw, 1))
+
+        def on_top(count: int) -> list[Part]:
+            chosen = [stored[row] for row in islice(rows, count)]
+            parts = [(view, [example for reader, example in chosen if reader is view]) for view in views]
+            return [(view, examples) for view, examples in parts if examples]
+
+        return (batch + on_top(len(batch[0][1])) for batch in new)
 
     def stored(self, task: str) -> list[dict]:
         """The rows that are kept of a task."""
@@ -222,9 +231,9 @@ class Ewc(Naive):
         super().__init__(sequence, settings)
         self.elastic = Elastic()
 
-    def hold_back(self, leaves: dict[str, Tensor], plan: TrainPlan) -> None:
-        """The penalty's gradient."""
-        self.elastic.pull(leaves, self.settings.strength, 1 / plan.learning_rate)
+    def hold_back(self, leaves: dict[str, Tensor], rate: float) -> None:
+        """The penalty's proximal step."""
+        self.elastic.pull(leaves, rate * self.settings.strength)
 
     def keep(self, task: str) -> None:
         """Fisher information of training rows that are drawn, a mean over them, and the weights."""

@@ -1,6 +1,6 @@
 """A sequence of tasks on one shared model, which every method of continual learning starts from."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +16,9 @@ from stages.lib.models.shared import SharedModel
 from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
 from stages.lib.settings import FinetuneParams, ModelParams, Params
 from stages.lib.training.finetuning import plan_for, steps_for
-from stages.lib.training.training import TrainPlan
+from stages.lib.training.training import Batches, TrainPlan
 from stages.workflow.core import paths
 from stages.workflow.core.stored import chosen_point, read_task
-
-Batches = Iterator[tuple[LabelModel, list[Example]]]
 
 
 @dataclass
@@ -76,7 +74,7 @@ class TaskSequence:
     def batches(self, task: str, examples: list[Example], batch_size: int, *purpose: object) -> Batches:
         """Endless shuffled batches of a task, the same ones for the same purpose."""
         rows = shuffled(examples, batch_size, numpy_generator(*purpose, task, self.seed))
-        return ((self.view(task), [examples[row] for row in batch]) for batch in rows)
+        return ([(self.view(task), [examples[row] for row in batch])] for batch in rows)
 
     def shared_names(self, names: set[str], task: str) -> set[str]:
         """Those of a view's names that all tasks share."""

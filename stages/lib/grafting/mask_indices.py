@@ -85,6 +85,13 @@ def read_header(path: Path) -> dict[str, Any]:
     return {key: value for key, value in about.items() if key != KEY}
 
 
+def head_size(path: Path) -> int:
+    """How many parameters the trained head in a mask file has, which travels whole beside the selected ones; 0 without one."""
+    with safe_open(path, framework="np") as file:
+        parts = [key for key in file.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
+        return sum(prod(file.get_slice(key).get_shape()) for key in parts)
+
+
 def require_indices(name: str, kind: str, dimensions: int) -> None:
     """Raise ValueError unless the indices of a tensor, whose dtype is of this kind, are a row of signed integers."""
     if kind != "i" or dimensions != 1:

@@ -21,6 +21,8 @@ from .variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
 Row = dict[str, Any]
+# samples of a bootstrap over test rows
+DRAWS = 400
 
 
 def classification_scores(predictions: Predictions, task: TaskSpec) -> Scores:
@@ -115,6 +117,20 @@ def score_rows(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]
             extra = {"ece": reliability(logits, labels, bins).ece, "loss": cross_entropy(logits, labels)}
             rows.append({"test_set": test_set, "variant": variant, **scores, **extra})
     return rows
+
+
+def drawn_scores(predictions: Predictions, task: TaskSpec, bins: int) -> list[Row]:
+    """`score_rows` of DRAWS samples of the test rows with replacement, numbered by `draw`: the same rows for all variants, every time."""
+    draw, found = np.random.default_rng(0), []
+    for number in range(DRAWS):
+        labels, logits = {}, {}
+        for name, numbers in predictions.labels.items():
+            rows = draw.integers(len(numbers), size=len(numbers))
+            labels[name] = numbers[rows]
+            logits[name] = {variant: values[rows] for variant, values in predictions.logits[name].items()}
+        sample = Predictions(predictions.label_names, labels, logits)
+        found += [{"draw": number, **row} for row in score_rows(sample, task, bins)]
+    return found
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -74,10 +74,9 @@ def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None
         raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
 
 
-def block_counts(model: "PreTrainedModel") -> tuple[int | None, int | None]:
-    """How many blocks a model may have: its layers, or, as ALBERT, the groups of layers that it runs several times."""
-    layers, groups = (getattr(model.config, name, None) for name in ("num_hidden_layers", "num_hidden_groups"))
-    return layers, groups
+def block_names(model: "PreTrainedModel") -> list[str]:
+    """Names of the repeated blocks, in the model's order; ALBERT has one for each group of layers that it runs several times."""
+    return [f"{prefix}{place}" for prefix in _blocks(model) for place in range(len(model.get_submodule(prefix[:-1])))]
 
 
 def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from ..models.predicting import DIVERGED, loss_of
 
 Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
-Penalty = Callable[[dict[str, Tensor]], object]
+Part = tuple[LabelModel, list[Example]]
+Proximal = Callable[[dict[str, Tensor], float], object]
 
 # Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10
@@ -41,6 +42,7 @@ class TrainPlan:
     schedule: Literal["constant", "linear"] = "constant"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    decay: Literal["all", "matrices"] = "all"
     clip_norm: float = 0.0
     l1: float = 0.0
     eval_steps: int = 0
@@ -99,6 +101,10 @@ class MaskedParameters:
         if not self.values:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
 
+    def matrices(self) -> set[str]:
+        """Names of the leaves of weights that are neither a bias nor of a norm."""
+        return {name for name in self.values if self._weights[name].dim() > 1}
+
     def clear(self) -> None:
         """Clear all gradients of the weights."""
         for weight in self._weights.values():
@@ -146,18 +152,18 @@ class TrainerState:
     def __init__(self, trained: dict[str, Tensor], plan: TrainPlan, only: GraftMask | None) -> None:
         self.plan, self.leaves = plan, MaskedParameters(trained, only)
         self.start = self.leaves.snapshot() if plan.l1 else {}
-        self.optimizer, self.scheduler = _optimizer(self.leaves.values, plan)
+        self.optimizer, self.scheduler = _optimizer(self.leaves, plan)
         self.done, self.losses = Training(plan.steps), list[float]()
         self.unread: dict[int, Tensor] = {}
         self.best: Best | None = None
 
-    def step(self, model: LabelModel, examples: list[Example], step: int, penalty: Penalty | None) -> None:
+    def step(self, batch: list[Part], step: int, proximal: Proximal | None) -> None:
         """One step on a batch."""
-        self.unread[step] = _gradients(model, examples, self.leaves, self.plan)
+        self.unread[step] = _gradients(batch, self.leaves, self.plan)
         _pull_back(self.leaves, self.start, self.plan.l1)
-        if penalty:
-            penalty(self.leaves.values)
         self.optimizer.step()
+        if proximal:
+            proximal(self.leaves.values, self.scheduler.get_last_lr()[0])
         self.leaves.write_back()
         self.scheduler.step()
 
@@ -232,16 +238,19 @@ class TrainerState:
             self.best = (*score,), step, state.part("best")
 
 
-def _gradients(model: LabelModel, examples: list[Example], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:
-    """Leave the gradient of a batch's loss in the leaves; gives the loss."""
-    model.model.train()
+def _gradients(batch: list[Part], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:
+    """Leave the gradient of a batch's loss, the mean over the rows of all its parts, in the leaves; gives the loss."""
     leaves.clear()  # so that a head whose task isn't in this batch doesn't move
-    loss = loss_of(model, model.batch(examples))
-    loss.backward()
+    rows, losses = sum(len(examples) for _, examples in batch), []
+    for model, examples in batch:
+        model.model.train()
+        loss = loss_of(model, model.batch(examples)) * (len(examples) / rows)
+        loss.backward()
+        losses.append(loss.detach())
     if plan.clip_norm:
         leaves.clip(plan.clip_norm)
     leaves.take_gradients()
-    return loss.detach()
+    return torch.stack(losses).sum()
 
 
 @torch.no_grad()
@@ -253,10 +262,14 @@ def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) ->
         torch._foreach_add_([leaves.values[name].grad for name in names], moved, alpha=l1)
 
 
-def _optimizer(trained: dict[str, Tensor], plan: TrainPlan) -> tuple[Any, Any]:
-    settings = {"lr": plan.learning_rate, "weight_decay": plan.weight_decay}
+def _optimizer(leaves: MaskedParameters, plan: TrainPlan) -> tuple[Any, Any]:
+    decayed = leaves.matrices() if plan.decay == "matrices" else {*leaves.values}
+    parts = {0.0: [], plan.weight_decay: []}
+    for name, leaf in leaves.values.items():
+        parts[plan.weight_decay if name in decayed else 0.0].append(leaf)
+    groups = [{"params": part, "weight_decay": decay} for decay, part in parts.items() if part]
     if plan.optimizer == "sgd":
-        optimizer = torch.optim.SGD(trained.values(), momentum=plan.momentum, **settings)
+        optimizer = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)
     else:
-        optimizer = torch.optim.AdamW(trained.values(), **settings)
+        optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, plan.factor)

@@ -12,28 +12,29 @@ from ..data.encoding import Example
 from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import DevScore, Penalty, TrainerState, Training, TrainPlan
+from .course import DevScore, Part, Proximal, TrainerState, Training, TrainPlan
 
-Batches = Iterator[tuple[LabelModel, list[Example]]]
+Batches = Iterator[list[Part]]
 
 
 @dataclass(frozen=True)
 class Hooks:
     """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
-    `penalty` adds to the gradients of the leaves it is called with.  Only where it `resumes`, training keeps checkpoints and goes
-    on from one: then `on_step` is called for the steps before it, too, and nothing else is.
+    `proximal` may move the leaves that it is called with, right after the optimizer has, and is told the step's learning rate.
+    Only where it `resumes`, training keeps checkpoints and goes on from one: then `on_step` is called for the steps before it,
+    too, and nothing else is.
     """
 
     dev_score: DevScore | None = None
     on_step: Callable[[], object] = lambda: None
-    penalty: Penalty | None = None
+    proximal: Proximal | None = None
     resumes: bool = False
 
 
 def batches_of(model: LabelModel, examples: list[Example], batch_size: int, generator: np.random.Generator) -> Batches:
     """Endless shuffled batches of one model's examples."""
-    return ((model, [examples[row] for row in batch]) for batch in shuffled(examples, batch_size, generator))
+    return ([(model, [examples[row] for row in batch])] for batch in shuffled(examples, batch_size, generator))
 
 
 def train(
@@ -41,26 +42,27 @@ def train(
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
-    Each step takes a batch and the model that reads it, which may be another view of the same weights (see models/shared.py).
+    Each step takes a batch in parts, each with the model that reads it, which may be another view of the same weights (see
+    models/shared.py).
     With `only`, what the mask doesn't select of its region keeps every bit, and the optimizer's state has the size of the
     mask; parameters outside the region (a new head) are trained whole.  Clipping looks at the gradient of all of `trained`,
     so that what the mask selects moves at the rate at which it would move among them.
 
     With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), its gradient once that of the rest is
-    clipped, as `penalty` does.
+    clipped.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
     loop = kept_loop(plan.steps) if hooks.resumes else None
     course, readers = TrainerState(trained, plan, only), {}
     resumed = loop.resume(course.put) if loop else 0
     for step in range(1, plan.steps + 1):
-        model, examples = next(batches)
-        readers[id(model)] = model
+        batch = next(batches)
+        readers |= {id(model): model for model, _ in batch}
         if step <= resumed:  # its batch is drawn and it is counted, nothing else
             hooks.on_step()
             continue
-        course.step(model, examples, step, hooks.penalty)
+        course.step(batch, step, hooks.proximal)
         hooks.on_step()
         course.look(step, hooks.dev_score)
         if loop:

@@ -89,7 +89,7 @@ def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *wor
     choice = numpy_generator("joint", *words)
     while True:
         task = tasks[int(choice.integers(len(tasks)))]
-        yield shared.views[task], [examples[task][row] for row in next(batches[task])]
+        yield [(shared.views[task], [examples[task][row] for row in next(batches[task])])]
 
 
 def _train_point(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from stages.lib.errors import did_you_mean
 
-from .spec import Claim, Control, Frames, Paper, Spec, SpecError, fill, groups_of, named, rows_of
+from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, value_of
 
@@ -20,7 +20,12 @@ HOW_JUDGED = (
     "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; claims of "
     "one family are corrected together (Holm). It is not measurable without an interval, or where a control says that there "
     "is nothing to measure: for most, training has to be shown to gain over the pretrained model with the same head and over always "
-    "the same label. Properties hold by construction and are not counted."
+    "the same label. Properties hold by construction and are not counted. The interval of one seed is over tasks, too, and holds the "
+    "noise of seeds."
+)
+ONE_TASK = (
+    "There is no interval over tasks, of which there is one, so no claim is judged: bootstrap intervals, where there are any, are over "
+    "its test rows and tell nothing about other tasks."
 )
 
 
@@ -106,6 +111,11 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
     return [_judged(spec, one, *corrected.get(id(one), (None, 0))) for one in asked]
 
 
+def of_one_task(claims: Iterable[Judged]) -> bool:
+    """True if claims rest on a single task, so that none can be judged."""
+    return {claim.value.tasks for claim in claims if not claim.property and claim.value.units} == {1}
+
+
 def _failed(frames: Frames, control: Control) -> str:
     """Why nothing can be measured under a control; empty where it is shown to be above 0."""
     rows = rows_of(frames, control)
@@ -135,6 +145,8 @@ def _asked(
         sides = _sides(claim, part)
         cells = _common(claim, sides)
         value, units = _estimate(claim, cells)
+        if value.tasks == 1:
+            value = replace(value, bootstrap=_bootstrap(claim, frames))
         if not all(map(len, sides)) or (claim.each and not value.units):
             continue
         names = {name: spec.label(group) if isinstance(group, str) else group for name, group in values.items()}
@@ -142,7 +154,28 @@ def _asked(
         means = cells.groupby(level=claim.units).mean().mean()
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
         fields = {**facts, **_texts(part), **names, **shown, **own}
-        yield _Asked(claim, value, units, fields, _void(spec, claim, value, controls, fields))
+        judged = claim.model_copy(update={"paper": _published(claim, frames)})
+        yield _Asked(judged, value, units, fields, _void(spec, claim, value, controls, fields))
+
+
+def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
+    """Both ends of the 95 % interval over samples of the only task's test rows; None where none were drawn."""
+    drawn = frames.get(f"{claim.data}_drawn")
+    if drawn is None or drawn.empty:
+        return None
+    each = claim.model_copy(update={"units": ["draw"]})
+    values = _estimate(each, _common(each, _sides(each, chosen(drawn, claim.where))))[1]
+    return tuple(values.quantile([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
+
+
+def _published(claim: Claim, frames: Frames) -> Paper | None:
+    """What the publication says, and what its own values come to by the same rule where they are known."""
+    rows = frames.get(f"{claim.data}_published")
+    if claim.paper is None or rows is None or rows.empty:
+        return claim.paper
+    value, _ = _estimate(claim, _common(claim, _sides(claim, chosen(rows, claim.where))))
+    told = f"; {rows.source.iloc[0]}, by this rule: {_short(claim, value)}" if value.units else ""
+    return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
 
 
 def _texts(rows: pd.DataFrame) -> dict[str, Any]:
@@ -152,10 +185,12 @@ def _texts(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
-    """Why the value tells nothing; empty where it does."""
+    """Why the value tells nothing; empty where it does, and of one task, of which that is said once."""
+    if value.tasks == 1:
+        return ""
     own = fill(spec, claim.void, "claims.void", **fields)
-    alone = claim.statistic == "contrast" and value.error is None and min(value.tasks, value.seeds) > 1
-    reasons = [*(controls[name] for name in claim.given), f"; {own}" if own else ""]
+    alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
+    reasons = [f"; {own}" if own else "", *(controls[name] for name in claim.given)]
     return next(filter(None, reasons), "; one side rests on a single task, so it says nothing about others" * alone)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from stages.lib.io import replacing, write_json, write_text
 from stages.lib.words import as_markdown
 
-from .claims import HOW_JUDGED, Judged, judge
+from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .spec import Frames, Spec, fill, load_frames, read_spec
 from .tables import Rendered, facts_of, render
 
@@ -78,8 +78,14 @@ def markdown(spec: Spec, frames: Frames) -> str:
     parts += map(_table, render(spec, frames))
     claims = judge(spec, frames)
     counted, properties = ([claim for claim in claims if claim.property == kept] for kept in (False, True))
-    parts += ["## Claims", HOW_JUDGED, "\n".join(map(_claim, counted))] if counted else []
-    parts += ["## Properties", "\n".join(map(_claim, properties))] if properties else []
+    alone = of_one_task(claims)
+    told = "\n".join(_claim(claim, "" if alone else f"**{claim.verdict}**: ") for claim in counted)
+    parts += ["## Claims", ONE_TASK if alone else HOW_JUDGED, told] if counted else []
+    parts += (
+        ["## Properties", "\n".join(_claim(claim, f"**{claim.verdict}**: ") for claim in properties)]
+        if properties
+        else []
+    )
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -99,8 +105,8 @@ def _table(table: Rendered) -> str:
     return "\n\n".join(filter(None, [f"## {table.title}", "\n".join(rows), notes]))
 
 
-def _claim(claim: Judged) -> str:
-    lines = [f"- **{claim.verdict}**: {_escaped(claim.words)}: {_escaped(claim.figure)}"]
+def _claim(claim: Judged, verdict: str) -> str:
+    lines = [f"- {verdict}{_escaped(claim.words)}: {_escaped(claim.figure)}"]
     if claim.paper:
         lines.append(f"  - the paper: {_escaped(str(claim.paper))}; here: {_escaped(claim.size)}")
     if claim.exceptions:

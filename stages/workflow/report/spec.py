@@ -40,8 +40,8 @@ class Cell(Rows):
     """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
     percent: mean (standard deviation) in %; number: mean by a `format` (stages/lib/words.py), with " ±" behind it also the deviation;
-    interval: mean with its 95 % interval over `units`, in points; count: number of different keys; sum_of: "3 of 4"; text: the
-    first.  `each`: a column for each value of a column of the frame.
+    interval: mean with its 95 % interval over `units`, in points or (`format: percent`) in %; count: number of different keys;
+    sum_of: "3 of 4"; text: the first.  `each`: a column for each value of a column of the frame.
     """
 
     percent: str = ""
@@ -111,6 +111,9 @@ class Claim(Rows):
     exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
     and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
     does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
+
+    A frame {data}_published has the publication's own values, to be judged alike; {data}_drawn has samples of the test rows of
+    a run with one task.
     """
 
     words: str

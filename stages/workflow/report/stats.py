@@ -8,7 +8,7 @@ in two pairs, the pairs are the sample.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,9 @@ class Estimate(Mean):
     """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
 
     A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  Drawn are so many
-    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than 2 drawn or 2 seeds, nor for 2 that
-    are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.
+    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than 2 drawn, nor for 2 that
+    are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.  Of a single
+    task `bootstrap` has both ends of an interval over its test rows, which tells nothing about other tasks.
     """
 
     tasks: int = 0
@@ -54,6 +55,7 @@ class Estimate(Mean):
     positive: int | None = None
     error: float | None = None
     drawn: int = 0
+    bootstrap: tuple[float, float] | None = None
 
     @property
     def low(self) -> float | None:
@@ -82,8 +84,12 @@ class Estimate(Mean):
         return f"{pairs}{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
 
     def __format__(self, form: str) -> str:
-        """Also as `interval`, or as `words` tells it."""
-        own = {"interval": self.in_points, "words": self.words}.get(form)
+        """Also as `interval` (in points) or `interval percent`, or as `words` tells it."""
+        own = {
+            "interval": self.in_points,
+            "interval percent": partial(self.in_points, percent),
+            "words": self.words,
+        }.get(form)
         return own() if own else super().__format__(form)
 
     def ends(self, write: Callable[[float], str]) -> str:
@@ -92,12 +98,14 @@ class Estimate(Mean):
 
     def interval(self, write: Callable[[float], str]) -> str:
         """The interval in words: "95 % interval +0.4 to +2.0"."""
+        if self.bootstrap and self.error is None:
+            return f"95 % bootstrap over its test rows {' to '.join(map(write, self.bootstrap))}"
         return "no interval" if self.error is None else f"95 % interval {self.ends(write)}"
 
-    def in_points(self) -> str:
+    def in_points(self, write: Callable[[float], str] = points) -> str:
         """In percentage points, with the interval if there is one: "+1.2 (+0.4 to +2.0)"; empty without cells."""
-        ends = f" ({self.ends(points)})" if self.error is not None else ""
-        return points(self.mean) + ends if self.units else ""
+        ends = f" ({self.ends(write)})" if self.error is not None else ""
+        return write(self.mean) + ends if self.units else ""
 
     def words(self, unit: str = "points") -> str:
         """In percentage points or another unit ("%"): "+1.2 points (95 % interval +0.4 to +2.0; 4 tasks, 2 seeds; above 0 in 3 of 4)"."""
@@ -139,7 +147,7 @@ def estimate(
     # pairs of which no two share a task were drawn as pairs: leaving out either of its tasks leaves out the pair
     one_of_each = names[:, :1] if names.size == len(every) else names
     drawn = pd.unique(one_of_each.ravel())
-    without = [units[(one_of_each != name).all(axis=1)] for name in drawn] if seeds.nunique() > 1 else []
+    without = [units[(one_of_each != name).all(axis=1)] for name in drawn]
     error = _jackknife(units, without, statistic)
     numbers = len(every), seeds.nunique(), fewest, len(units)
     return Estimate(len(cells), float(statistic(units)), sd, *numbers, positive, error, len(drawn))

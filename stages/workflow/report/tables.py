@@ -59,7 +59,8 @@ def aggregate(cell: Cell, rows: pd.DataFrame) -> Any:
 
 def text_of(cell: Cell, value: Any) -> str:
     """A cell's value as a table shows it."""
-    form = "interval" if cell.interval else "percent ±" if cell.percent else cell.format
+    level = " percent" * (cell.format == "percent")
+    form = f"interval{level}" if cell.interval else "percent ±" if cell.percent else cell.format
     return format(value, form) if isinstance(value, Mean) else str(value)
 
 

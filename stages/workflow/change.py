@@ -1,0 +1,37 @@
+"""Change settings in the params.yaml files as DVC's -S does, all of them or none."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stages.lib.errors import ParamsError
+
+
+def change_settings(settings: Sequence[str], check: Callable[[], object], folder: Path = Path()) -> None:
+    """Set each [FILE:]KEY=VALUE, as `dvc exp run -S` takes it, and call `check`; a key that isn't there is added, so that it names it.
+
+    Raises ParamsError, with every file as it was, if DVC can't set one or the check raises one.
+    """
+    before: dict[Path, str] = {}
+    try:
+        if not _set(settings, folder, before):
+            wrong = next((one for one in settings if not _set([one], folder, before)), " -S ".join(settings))
+            raise ParamsError(f"-S {wrong}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
+        check()
+    except ParamsError:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+        raise
+
+
+def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool:
+    """Whether DVC has set these, a file's all at once; the texts of the files before are noted."""
+    from dvc.utils.cli_parse import to_path_overrides
+    from dvc.utils.hydra import apply_overrides
+
+    try:
+        for file, items in to_path_overrides([*settings]).items():
+            before.setdefault(folder / file, (folder / file).read_text(encoding="utf-8"))
+            apply_overrides(folder / file, [item if item[0] in "+~" else f"++{item}" for item in items])
+    except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
+        return False
+    return True
