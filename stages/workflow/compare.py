@@ -92,9 +92,10 @@ def side_by_side(runs: Mapping[str, Frames]) -> Frames:
 
 
 def _cells(frames: Frames) -> pd.DataFrame:
-    """Each task with each seed that a run has of it; published rows have no seed."""
-    about = [frame[CELL] for frame in frames.values() if {*CELL} <= {*frame}]
-    return pd.concat([pd.DataFrame(columns=CELL), *about]).dropna().drop_duplicates()
+    """Each task with each seed that a run has of it; what was published is no run's."""
+    own = {name: frame for name, frame in frames.items() if not name.endswith("published")}
+    about = [frame[CELL] for frame in own.values() if {*CELL} <= {*frame}]
+    return pd.concat([pd.DataFrame(columns=CELL), *about]).drop_duplicates()
 
 
 def _common(runs: Mapping[str, Frames]) -> list[str]:
