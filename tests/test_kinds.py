@@ -19,6 +19,7 @@ from stages.lib.models.importing import import_model
 from stages.lib.models.label_model import LabelModel
 from stages.lib.models.loading import TOKENIZER_FILES
 from stages.lib.models.predicting import predict
+from stages.lib.models.probing import without_cache
 from stages.lib.patches.localize import localize
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
@@ -103,8 +104,9 @@ def plain(folder: Path, mode: str, model: LabelModel, examples: list) -> torch.T
     stock, rows = CLASSES[mode][0].from_pretrained(folder).eval(), []
     taken = {"input_ids", "token_type_ids"} & {*inspect.signature(stock.forward).parameters}
     for example in examples:
+        inputs = {name: torch.tensor([ids]) for name in taken if (ids := getattr(example, name))}
         with torch.no_grad():
-            logits = stock(**{name: torch.tensor([ids]) for name in taken if (ids := getattr(example, name))}).logits[0]
+            logits = stock(**inputs, **without_cache(stock)).logits[0]
         rows.append(logits if mode == "standard" else logits[example.position, model._word_ids])
     return torch.stack(rows)
 

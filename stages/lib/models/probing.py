@@ -47,6 +47,11 @@ def run_of(model: "PreTrainedModel") -> Run:
     return _RUNS[model]
 
 
+def without_cache(model: "PreTrainedModel") -> dict[str, bool]:
+    """The option of a decoder that keeps nothing to write on from."""
+    return {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
+
+
 def some_words(model: "PreTrainedModel") -> Tensor:
     """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,)."""
     vocabulary = range(vocabulary_size(model))
@@ -84,7 +89,7 @@ def _run(model: "PreTrainedModel") -> Run:
         hooks.append(part.register_forward_hook(lambda _module, _inputs, output, name=name: leaves(name, output)))
     try:
         with torch.random.fork_rng(devices=[]):
-            model(input_ids=some_words(model)[None], return_dict=True)
+            model(input_ids=some_words(model)[None], return_dict=True, **without_cache(model))
     finally:
         for hook in hooks:
             hook.remove()

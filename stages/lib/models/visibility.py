@@ -13,7 +13,7 @@ from ..data.batching import Batch, collate
 from ..data.encoding import Example
 from ..errors import ModelError, one_line
 from .anatomy import CLASSES
-from .probing import TOKENS, run_of, some_words
+from .probing import TOKENS, run_of, some_words, without_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,8 +52,7 @@ class Reader:
     def __init__(self, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
         self.model, self.mode, self.pad_id = model, mode, pad_id
         self._selector = PositionSelector()
-        # what a decoder would keep to write on from has no use here
-        self._options = {"use_cache": False} if hasattr(model.config.get_text_config(), "use_cache") else {}
+        self._options = without_cache(model)
         self._takes = inspect.signature(model.forward).parameters
         model.config.pad_token_id = pad_id
         if mode != "standard" and (backbone := run_of(model).backbone):
@@ -136,7 +135,8 @@ def sees_later_words(model: "PreTrainedModel") -> bool:
     """True if another word all along the second half of a text changes the model's output for the first half."""
     words, half = some_words(model), TOKENS // 2
     changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
-    first, second = (model(input_ids=ids[None]).logits[0, :half] for ids in (words, changed))
+    options = without_cache(model)
+    first, second = (model(input_ids=ids[None], **options).logits[0, :half] for ids in (words, changed))
     return _differ(first, second)
 
 
