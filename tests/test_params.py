@@ -253,6 +253,13 @@ def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, chan
     assert texts() == TEXTS
 
 
+def test_what_dvc_cannot_set_is_named_and_not_what_was_removed_before_it(choose):
+    bad = "stages/smallest/params.yaml:smallest.localizers"
+    code, _, error = choose("bert_tiny", "-S", "~ood.sets", "-S", bad)
+    assert code == 2 and f"profile: -S {bad}: DVC can't set this" in error
+    assert texts() == TEXTS
+
+
 @pytest.mark.parametrize(("text", "told"), [
     ("tasks: [movies]", "stages/profiles/mine.yaml: should have `about`, a line on it, and `set`, its settings by section"),
     ("{about: mine, set: [1]}", "stages/profiles/mine.yaml: should have `about`, a line on it, and `set`, its settings by section"),

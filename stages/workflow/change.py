@@ -14,13 +14,18 @@ def change_settings(settings: Sequence[str], check: Callable[[], object], folder
     before: dict[Path, str] = {}
     try:
         if not _set(settings, folder, before):
+            _restore(before)  # the files that were set, or what has just been removed from them can't be removed again
             wrong = next((one for one in settings if not _set([one], folder, before)), " -S ".join(settings))
             raise ParamsError(f"-S {wrong}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
         check()
     except ParamsError:
-        for path, text in before.items():
-            path.write_text(text, encoding="utf-8")
+        _restore(before)
         raise
+
+
+def _restore(before: dict[Path, str]) -> None:
+    for path, text in before.items():
+        path.write_text(text, encoding="utf-8")
 
 
 def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool:
