@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import matplotlib
@@ -210,23 +211,26 @@ def _join(panel: Axes, rows: int) -> None:
 
 
 def _panels(plot: _Plot) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.DataFrame]]]:
-    """Axes with their rows: the mean over panels large at the left, the panels beside it as small multiples."""
+    """Axes with their rows: the mean over panels large at the upper left, the panels around it as small multiples."""
     figure, parts = plot.figure, plot.panels
     small = len(parts) if figure.panel else 0
     columns = 1 if small <= 3 and figure.mean else 2 if small <= 4 or figure.mean else 3
     columns = min(columns, max(small, 1))
-    lines = max(math.ceil(small / columns), 1)
+    tall, wide = 0, 0  # lines and columns of the mean
+    if figure.mean:
+        tall, wide = math.ceil(small / columns) if small <= 6 else 2, 2
+    lines = max(tall + math.ceil(max(small - tall * columns, 0) / (columns + wide)), 1)
     drawn = Drawing(figsize=(WIDTH, max(PANEL * lines, 3.2) + 1.2), layout="constrained")
     if not figure.panel:
         return drawn, [(drawn.subplots(), {}, plot.rows)]
-    shift = 2 if figure.mean else 0
-    cells = drawn.add_gridspec(lines, columns + shift)
-    found = [(drawn.add_subplot(cells[:, :2]), {}, plot.rows)] if figure.mean else []
+    cells = drawn.add_gridspec(lines, columns + wide)
+    free = [place for place in product(range(lines), range(columns + wide)) if place[0] >= tall or place[1] >= wide]
+    found = [(drawn.add_subplot(cells[:tall, :wide]), {}, plot.rows)] if figure.mean else []
     # points of two measures lie where they lie, but for those about a diagonal
     sharing = figure.kind == "lines" or figure.diagonal
-    for place, (part, rows) in enumerate(parts):
+    for place, (part, rows) in zip(free, parts, strict=False):
         shared = found[0][0] if found and sharing else None
-        axes = drawn.add_subplot(cells[place // columns, shift + place % columns], sharex=shared, sharey=shared)
+        axes = drawn.add_subplot(cells[place], sharex=shared, sharey=shared)
         found.append((axes, part, rows))
     return drawn, found
 
