@@ -432,7 +432,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (own(prompt=PROMPT, positive="nice"), "task.reviews.positive: 'nice' is not allowed: should be one of the labels bad, good"),
     (own(prompt=PROMPT, metric="f2"), "task.reviews.metric: 'f2' is not allowed: should be 'accuracy', 'f1' or 'mcc'"),
     ({"tasks": ["2025"], "task": {2025: LABELS | {"prompt": PROMPT}}}, "task: 2025 is not allowed: should be text (put it in quotes)"),
-    ({"tasks": ["a" * 101]}, f"tasks.0: '{'a' * 99}... is not allowed: should be a name of at most 100 characters"),
+    ({"tasks": ["a" * 101]}, f"tasks.0: '{'a' * 99}... is not allowed: should be at most 100 characters"),
     ({"task": {"my-reviews": LABELS}}, f"task: 'my-reviews' is not allowed: {NAME}"),
     ({"task": {"reviews": {}}}, "task.reviews.labels: this setting is missing"),
     ({"task": None}, "task: null is not allowed: should be `name: value` pairs"),

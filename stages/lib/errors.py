@@ -20,7 +20,6 @@ EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
     "string_too_short": "some text, not nothing",
-    "string_too_long": "a name of at most 100 characters",
     "string_pattern_mismatch": "a name of a-z, 0-9, _ and . that starts with a letter or a digit",
     "list_type": "a list",
     "dict_type": "`name: value` pairs",
@@ -104,6 +103,8 @@ def plain_problem(problem: dict, section: str, kind: object) -> str:
 def _expected(problem: dict) -> str:
     if problem["type"] == "too_short":
         return f"a list of at least {problem['ctx']['min_length']}"
+    if problem["type"] == "string_too_long":
+        return f"at most {problem['ctx']['max_length']} characters"
     return EXPECTED.get(problem["type"]) or re.sub("^(Input should be|Value error,) ", "", problem["msg"])
 
 
