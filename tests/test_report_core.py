@@ -12,7 +12,7 @@ from scipy.stats import t, ttest_1samp
 
 from stages.lib.errors import DataError
 from stages.lib.io import write_json
-from stages.lib.words import percent, points
+from stages.lib.words import Template, percent, points
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
@@ -166,6 +166,10 @@ def test_holms_correction_is_that_of_hand(p_values, corrected):
 def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it():
     assert [percent(share) for share in (-0.0004, 0.0004, -0.004)] == ["0.0", "0.0", "-0.4"]
     assert (points(-0.0004), points(-1e-17)) == ("-0.0", "+0.0"), "on this side of zero, and at it"
+
+
+def test_a_template_counts_one_thing_as_one():
+    assert Template().format("{seeds:n seed}, {tasks:n task}", seeds=np.int64(1), tasks=1200) == "1 seed, 1,200 tasks"
 
 
 VALUES = some.dictionaries(some.sampled_from("abcdefgh"), some.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3)

@@ -58,9 +58,14 @@ def localizers(read):
 
 def other_models(read):
     given, finetuned, pretrained = gained(read), models(read, "finetuned"), models(read, "pretrained")
+    labels = read("study/tasks").set_index("task").labels
     for size, of in SIZES.items():
         score, ece = grafts(read, size), grafts(read, size, "ece")
         yield Claim(f"keeps 95 % of the fine | of {of}", score / finetuned, 0.95, given)
+        chosen = cells(read("study/sweep"), localizer="learned", sparsity=size, where="id") / finetuned
+        for kind, those in (("two", labels == 2), ("more", labels > 2)):
+            kept = chosen[those[chosen.index.get_level_values("task")].to_numpy()]
+            yield Claim(f"tasks of {kind} labels | of {of}", kept, 0.95, given, family="kinds")
         yield Claim(f"brings 95 % | of {of}", gain(score, pretrained, finetuned), 0.95, given)
         yield Claim(f"The fine-tuned model's ECE | of {of}", models(read, "finetuned", "ece") - ece, 0, given)
         yield Claim(f"parameter-efficient | of {of}", cells(read("study/peft"), "ece", where="id") - ece, 0, given)
@@ -192,7 +197,7 @@ def talos(read):
 
 
 # without two claims about layers that two layers say nothing of
-@pytest.mark.parametrize(("report", "count"), [("study", 63), ("surgical", 3), ("talos", 15)])
+@pytest.mark.parametrize(("report", "count"), [("study", 66), ("surgical", 3), ("talos", 15)])
 def test_verdicts_follow_from_the_committed_rows(report, count):
     assert differences(report, globals()[report]) == ([], count)
 

@@ -64,7 +64,11 @@ def counts(**things: int) -> str:
 
 
 def written(value: float, form: str) -> str:
-    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, or any that f-strings know."""
+    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, `n seed` or another noun that is
+    counted, or any that f-strings know.
+    """
+    if form.startswith("n "):
+        return counted(int(value), form[2:])
     kind = form.rstrip("0123456789")
     decimals = [int(form[len(kind) :])] if kind and form != kind else []
     if kind in ("percent", "points"):
@@ -73,7 +77,7 @@ def written(value: float, form: str) -> str:
 
 
 class Template(string.Formatter):
-    """Templates of a report.yaml: {share:percent}, {share:percent0}, {gap:points}, {sparsity:size}, and all that f-strings know."""
+    """Templates of a report.yaml: {share:percent}, {share:percent0}, {gap:points}, {sparsity:size}, {seeds:n seed}, and all that f-strings know."""
 
     def format_field(self, value: object, form: str) -> str:
         """One field, a number as `written` has it."""

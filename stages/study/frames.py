@@ -16,6 +16,7 @@ from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT,
 from stages.lib.settings import Params
 from stages.lib.words import counted, small_percent
 from stages.study import bound
+from stages.workflow.core.stored import read_task
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import estimate
 
@@ -109,7 +110,12 @@ def collect(params: Params) -> Frames:
         frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
     found = {name: frame if frame.empty else frame.dropna(axis=1, how="all") for name, frame in frames.items()}
     run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least)
-    return found | {"cost_mean": _cost_mean(frames), "run": run}
+    return found | {"cost_mean": _cost_mean(frames), "run": run, "tasks": _tasks(params.study.tasks)}
+
+
+def _tasks(names: list[str]) -> pd.DataFrame:
+    """How many labels each task has."""
+    return pd.DataFrame({"task": names, "labels": [len(read_task(name).labels) for name in names]})
 
 
 def _files(stage: str, folder: str, ending: str, cells: list[Cell]) -> Records:
@@ -296,6 +302,9 @@ def grafts(frames: Frames) -> pd.DataFrame:
     learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
         mask=_mask_names(frames, rows),
+        labels=rows.task.map(frames["tasks"].set_index("task").labels.gt(2)).map(
+            {False: "two labels", True: "more labels"}
+        ),
         less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
         own=(rows.localizer != LEARNED) | _is_own(frames, rows),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
