@@ -223,7 +223,7 @@ def test_localize_takes_other_columns_and_label_words(here, tmp_path, capsys):
     with pytest.raises(SystemExit):
         localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'}")
     assert "no column 'prompt' and no column 'completion'; the columns are answer, question" in capsys.readouterr().err
-    localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'} --sentence1 question --label answer")
+    localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'} --columns prompt=question completion=answer")
     words = " ".join(f"'{label}={word}'" for label, word in WORDS.items())
     prompt = f"--prompt '{{sentence1}} So: {{mask}}' --verbalizer {words}"
     localize("film", tmp_path / "b", f"--data data/local/film/train.csv {prompt}")

@@ -39,7 +39,7 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.structure import anatomy_of
 from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.localize import changes_of
+from stages.lib.patches.localize import parsed
 from stages.lib.patches.pair import survey
 from stages.lib.patches.paths import PATCH
 from tests.graft_project import graft
@@ -335,18 +335,18 @@ def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
 @pytest.mark.parametrize(("options", "words"), [
     ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
     ("--localizer grown", "needs --data; without: bias, layerwise"),
-    ("--labels a b c", "names 3 labels, and the checkpoint has 2"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
-    ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one word for each label$"),
+    ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
     ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
     ("--localizer grown --data x.csv --set round=1", "rounds"),
     # nobody knows what a localizer that isn't there could be set to
-    ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: 'good' is not allowed: should be NAME=VALUE((?!--set).)*--verbalizer: 'x='"),
+    ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: .* is not allowed: should be NAME=VALUE, which 'good' and 'x=' is not((?!--set).)*$"),
     ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
-    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: .* is not allowed: should be one word for each label$"),
+    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
+    ("--columns sentence3=x", "^--columns: 'sentence3' is not allowed: should be 'sentence1', "),
     ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
     ("--test rows.csv", "^--test: is for the rows of --data$"),
-    ("--max-length -5 --batch-tokens 0", "^--max-length: -5 is not allowed: should be greater than or equal to 8; --batch-tokens: 0 is not allowed: should be greater than or equal to 16$"),
+    ("--max-length -5 --seed -1", "^--max-length: -5 is not allowed: should be greater than or equal to 8; --seed: -1 is not allowed: should be greater than or equal to 0$"),
 ])  # fmt: skip
 def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
     line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
@@ -376,7 +376,7 @@ def write_rows(path: Path, rows: list[dict], names: Callable[[str], str] = str) 
     return path
 
 
-COLUMNS = "--sentence1 text --label mark --sparsity 0.05"
+COLUMNS = "--columns sentence1=text label=mark --sparsity 0.05"
 
 
 @pytest.fixture
@@ -497,16 +497,17 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
 def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
     columns = "the columns are text, mark"
-    there, both = f"{columns}; say which one it is", f"{columns}; say which ones they are: --sentence1 and --label"
+    there = f"{columns}; say which one it is: --columns"
+    both = f"{columns}; say which ones they are: --columns sentence1=..., --columns label=..."
     for said, line in (
         ("", f"no column 'sentence1' and no column 'label'; {both}"),
-        ("--sentence1 text", f"no column 'label'; {there}: --label"),
-        ("--sentence1 txt --label mark", f"no column 'txt' (did you mean 'text'?); {there}: --sentence1"),
+        ("--columns sentence1=text", f"no column 'label'; {there} label=..."),
+        ("--columns sentence1=txt label=mark", f"no column 'txt' (did you mean 'text'?); {there} sentence1=..."),
     ):
         assert refused(capsys, *cell, tmp_path / "none", f"{options} {said}") == f"{rows}: {line}"
     (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')
-    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --sentence1 text")
-    assert said == f"{lines}: no column 'label'; {there}: --label"
+    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --columns sentence1=text")
+    assert said == f"{lines}: no column 'label'; {there} label=..."
 
 
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(cell, tmp_path, capsys):
@@ -547,7 +548,7 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, cap
     for name, model in models.items():
         moved(save_with_words(model, tmp_path / name), tmp_path / f"{name}-tuned")
     rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
-    options = f"--data {rows} --sentence1 text --label mark --localizer grown --test none"
+    options = f"--data {rows} --columns sentence1=text label=mark --localizer grown --test none"
     line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
     assert line.startswith("strange: can't be run on a text of 12 tokens: RuntimeError: shape")
     prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
@@ -589,7 +590,8 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
 
 def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
     assert all(settings_of(name, {}, "") == localizer_of(name).settings() for name in NAMES)
-    assert settings_of("grown", changes_of(["rounds=1"]), "").rounds == 1 != settings_of("grown", {}, "").rounds
+    assert settings_of("grown", {"rounds": parsed("1")}, "").rounds == 1 != settings_of("grown", {}, "").rounds
+    assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
 
 
 def test_a_region_is_told_without_any_values(pico_bert, make_cell):

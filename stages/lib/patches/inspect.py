@@ -139,26 +139,29 @@ def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
         return dict.fromkeys(("same_model", "overlap", "layers", "values"))
     both = masks[0] & masks[1]
     counts = [*(mask.counts for mask in (*masks, both)), dict(zip(region.shapes, region.sizes, strict=True))]
-    layers: dict[int | None, list[int]] = {}
+    layers: dict[int | None, list[str]] = {}
     for name in region.shapes:
-        sums = layers.setdefault(layer_of(name), [0] * len(counts))
-        layers[layer_of(name)] = [total + count.get(name, 0) for total, count in zip(sums, counts, strict=True)]
+        layers.setdefault(layer_of(name), []).append(name)
+    overlaps = {
+        layer: _overlap(*(sum(count.get(name, 0) for name in names) for count in counts))
+        for layer, names in layers.items()
+    }
     return {
         "same_model": first.stored.about.get("fingerprint") == second.stored.about.get("fingerprint"),
-        "overlap": _overlap(*map(sum, zip(*layers.values(), strict=True))),
-        "layers": [{"layer": layer, **_overlap(*sums)} for layer, sums in layers.items()],
+        "overlap": _overlap(*(mask.selected for mask in (*masks, both)), region.size),
+        "layers": [{"layer": layer, **overlap} for layer, overlap in overlaps.items()],
         "values": _values(first, second, both.indices),
     }
 
 
 def _overlap(first: int, second: int, both: int, size: int) -> dict[str, Any]:
-    """Of two sets of these sizes within a set, and of two random ones."""
-    union = first + second - both
+    """Measures of two sets of these sizes within a set, each beside that of two random ones."""
+    either = first + second - both
     return {
         "first": first,
         "second": second,
         "both": both,
-        "iou": both / union if union else 0.0,
+        "iou": both / either if either else 0.0,
         "chance_iou": chance_iou(first, second, size),
         "of_first": both / first if first else 0.0,
         "chance_of_first": chance_asymmetric_overlap(second, first, size),

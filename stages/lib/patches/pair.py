@@ -11,20 +11,10 @@ from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
 from ..models.anatomy import CLASSES, ModelSpec, most_tokens
-from ..models.checkpoints import (
-    Checkpoint,
-    Named,
-    fitted,
-    labels_of,
-    lacking,
-    listed,
-    mode_of,
-    skeleton,
-    unread,
-    untied,
-)
+from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.loading import load_tokenizer
-from ..models.structure import anatomy_of, require_embeddings
+from ..models.structure import require_embeddings
+from .base import read_as
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,7 @@ class Pair:
 
     base: Named
     finetuned: Named
-    anatomy: ModelSpec
+    spec: ModelSpec
     labels: list[str]
     tokenizer: Any
     most_tokens: int | None
@@ -60,7 +50,7 @@ class Pair:
     @property
     def mode(self) -> str:
         """The reading of labels off the fine-tuned one: `model.mode`."""
-        return self.anatomy.mode
+        return self.spec.mode
 
 
 def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str | None, str | None]) -> Pair:
@@ -69,13 +59,10 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     after = Checkpoint.open(finetuned, revisions[1], tokenizer=False)
     mode = _common_mode(before, after, mode)
     labels = labels_of(after) if mode == "standard" else []
-    model, tokenizer = skeleton(before, mode), load_tokenizer(before.folder)
+    (model, spec, named, problems), tokenizer = read_as(before, mode), load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
-    name = before.title if before.source == "hub" else before.folder.resolve().name
-    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revisions[0], lacking(before, model))
-    named = Named.of(before, anatomy.pretrained, model.base_model_prefix)
-    tuned, other, misfits = fitted(after, len(labels), model, anatomy)
-    problems = named.problems(anatomy.pretrained) + untied(named, model) + misfits
+    tuned, other, misfits = fitted(after, len(labels), model, spec)
+    problems += misfits
     if mode == "standard" and len(labels) < 2:
         reason = f"its head has {len(labels)} output, a number and no label, and a graft is for labels"
         problems.append(f"{after.title}: {reason}")
@@ -83,7 +70,7 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
         problems.append(f"{before.title}: is an encoder-decoder, of which only half would be grafted")
     if problems:
         raise ModelError("; ".join(problems))
-    return Pair(named, tuned, anatomy, labels, tokenizer, most_tokens(model), unread(tuned, other))
+    return Pair(named, tuned, spec, labels, tokenizer, most_tokens(model), unread(tuned, other))
 
 
 def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:
@@ -119,7 +106,7 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
             for part, (_, bad) in zip(parts, sides, strict=True):
                 bad |= {} if bool(part.isfinite().all()) else {name: None}
             if len(parts) > 1:
-                squares[pair.anatomy.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
+                squares[pair.spec.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
         look(name)
     titles = [side.checkpoint.title for side in both]
     if any(strange):

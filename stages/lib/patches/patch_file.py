@@ -174,14 +174,22 @@ def for_task(graft: GraftFile, task: str | None) -> GraftFile:
     return _with_use(replace(graft, stored=replace(graft.stored, head=head, about=about)))
 
 
+def task_of(name: str, title: str, labels: list[str], mode: str, prompt: Prompt | dict | None = None) -> TaskSpec:
+    """The task of a patch or a model whose labels are read off in this mode; pydantic's ValidationError for a prompt that can't be."""
+    prompts = {"prompt" if mode == "prompt" else "causal_prompt": prompt}
+    return TaskSpec(name=name, title=title, kind=name, labels=labels, **prompts)
+
+
 def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, pad_token_id: int | None) -> GraftFile:
     """The patch of a mask on its base model for one task; without labels, for no task in particular.
 
     Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
     """
-    origin, mode, stored = base.anatomy, base.anatomy.mode, graft.stored
+    origin, mode, stored = base.spec, base.spec.mode, graft.stored
     if task.labels and (problems := task.prompt_problems(mode)):
         raise ModelError("; ".join(problems))
+    region = stored.mask.region.shapes
+    outside = {name: shape for name, shape in base.shapes.items() if name not in region}
     use = PatchMetadata(
         auto_class=CLASSES[mode],
         labels=task.labels,
@@ -189,14 +197,15 @@ def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, 
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
-        fingerprint="",
-        outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
+        fingerprint=Region(outside | region).fingerprint(base.tensors),
+        outside={name: list(shape) for name, shape in outside.items()},
         task=task.name,
         title=task.title,
         prompt=task.prompt_for(mode),
         max_length=max_length,
     )
-    base.require_head(replace(graft, use=use))
-    use = use.model_copy(update={"fingerprint": replace(graft, use=use).region.fingerprint(base.tensors)})
-    about = {**stored.about, "task": task.name, KEY: use.model_dump()}
-    return replace(graft, use=use, stored=replace(stored, about=about))
+    patch = replace(
+        graft, use=use, stored=replace(stored, about={**stored.about, "task": task.name, KEY: use.model_dump()})
+    )
+    base.require_head(patch)
+    return patch

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from ..data.tasks import TaskSpec
 from ..errors import DataError, ModelError
 from ..models import predicting
 from ..models.anatomy import most_tokens
@@ -14,11 +13,9 @@ from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
 from ..words import percent
 from .live import load_graft
-from .localize_data import MOST_TOKENS, machine_of
-from .patch_file import read_patch
+from .localize_data import best_device, longest_text
+from .patch_file import read_patch, task_of
 from .paths import CONFIG
-
-BATCH_TOKENS = 4096
 
 
 def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_json: bool) -> str:
@@ -56,9 +53,8 @@ def _patched(folder: Path, base: Path) -> LabelModel:
     use, tokenizer = patch.use, load_tokenizer(base)
     if not use.labels or patch.stored.about.get("mode") == "generative":
         raise ModelError(f"{patch.path}: completes texts and has no labels to choose among")
-    prompts = {"prompt" if use.mode == "prompt" else "causal_prompt": use.prompt}
-    task = TaskSpec(name=use.task, title=use.title, kind=use.task, labels=use.labels, **prompts)
-    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, machine_of(BATCH_TOKENS))
+    task = task_of(use.task, use.title, use.labels, use.mode, use.prompt)
+    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, best_device())
 
 
 def _whole(folder: Path) -> LabelModel:
@@ -72,6 +68,5 @@ def _whole(folder: Path) -> LabelModel:
     model = load_model(folder, "standard", labels)
     if not bool(model.get_input_embeddings().weight.any()):
         raise ModelError(f"{folder}: holds a difference from its base model, not a model: its embeddings are zero")
-    most = min(tokenizer.model_max_length, MOST_TOKENS, most_tokens(model) or MOST_TOKENS)
-    task = TaskSpec(name=folder.name, title=folder.name, kind=folder.name, labels=labels)
-    return LabelModel(model, tokenizer, task, "standard", most, machine_of(BATCH_TOKENS))
+    task, length = task_of(folder.name, folder.name, labels, "standard"), longest_text(tokenizer, most_tokens(model))
+    return LabelModel(model, tokenizer, task, "standard", length, best_device())
