@@ -182,7 +182,7 @@ def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, cap
     other, both = three_labels(OTHER, tmp_path / "other"), tmp_path / "both"
     graft("compose", MASK, other, "--rule", "mean", "--to", both)
     line = refused(capsys, "export", both, "--to", tmp_path / "to")
-    assert line == f"{both}: serves 2 tasks; say --task, one of toy, pairs"
+    assert line == f"{both}: serves 2 tasks; choose --task, one of toy, pairs"
     line = refused(capsys, "export", both, "--task", "tou", "--to", tmp_path / "to")
     assert line.endswith("doesn't serve the task 'tou' (did you mean 'toy'?); it has toy, pairs")
     weights, heads = {}, {"toy": project.mask.head, "pairs": read_mask(other).head}
@@ -250,7 +250,7 @@ def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_
     monkeypatch.chdir(tmp_path)
     graft("compose", "toy", "pairs", "--to", "both", "--base", "bare")
     assert read_mask(Path("both")).mask.equals(read_mask(Path("masks")).mask)
-    assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; say --task, one of toy, pairs"
+    assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; choose --task, one of toy, pairs"
     for form in ("patch", "model"):
         graft("export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare")
     [here, there] = (read_mask(tmp_path / f"patch {place}/patch.safetensors") for place in ("here", "there"))

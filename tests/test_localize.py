@@ -40,7 +40,7 @@ from stages.lib.models.structure import anatomy_of
 from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
 from stages.lib.patches.localize import parsed
-from stages.lib.patches.pair import survey
+from stages.lib.patches.pair import squared_movement
 from stages.lib.patches.paths import PATCH
 from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
@@ -203,9 +203,9 @@ def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys,
 
     def meanwhile(*arguments: object) -> object:
         write_text(tmp_path / "empty/notes", "mine")
-        return survey(*arguments)
+        return squared_movement(*arguments)
 
-    monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
+    monkeypatch.setattr("stages.lib.patches.localize.squared_movement", meanwhile)
     assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
 
@@ -305,7 +305,7 @@ REFUSALS = {
     "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
     "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
     "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
-    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; say --mode"),
+    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; choose --mode"),
     "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
     "no number in a head": (lambda folder: edit_tensors(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
     "other arithmetic": (lambda folder: set_config(folder, num_attention_heads=4, hidden_act="relu"), r"tuned: computes otherwise than .*base, which no graft can carry: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
@@ -513,7 +513,7 @@ def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp
 def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(cell, tmp_path, capsys):
     one = write_rows(tmp_path / "one.csv", toy_rows(1, 1))
     line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown --data {one} {COLUMNS}")
-    assert line.endswith("; say --test with a file, or with none") and "holdout" not in line
+    assert line.endswith("; give --test a file, or none") and "holdout" not in line
     for option, other in (("--data", "--test"), ("--test", "--data")):
         files = f"{option} {tmp_path / 'nowhere.csv'} {other} {one}"
         line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown {files} {COLUMNS}")

@@ -10,7 +10,7 @@ from .base import Base, open_base
 from .patch_file import KEY, GraftFile, read_graft
 from .paths import free
 
-# what of a patch's use says how a task is read off the model
+# fields of PatchMetadata that define how a task is read off the model
 READ_BY = ("labels", "config", "prompt", "max_length")
 
 

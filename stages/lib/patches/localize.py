@@ -1,4 +1,4 @@
-"""localize: the patch between two checkpoints of anybody's, found tensor by tensor, so at any size."""
+"""localize: the patch between any two checkpoints, found tensor by tensor, so at any size."""
 
 import json
 import time
@@ -26,7 +26,7 @@ from .export import write_folder
 from .localize_context import LocalizeContext, PeakMemory, warn_of_size
 from .localize_data import find_with_data, graft_names, longest_text
 from .options import LocalizeOptions
-from .pair import Pair, carried, open_pair, survey
+from .pair import Pair, open_pair, squared_movement, squared_movement_in
 from .patch_file import GraftFile, make_patch, task_of
 from .paths import AS_PATCH, PATCH, free
 
@@ -49,7 +49,7 @@ def localize(**options: Any) -> str:
     if request.data:
         warn_of_size(pair)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
-        moved = survey(pair, request.region, step)
+        moved = squared_movement(pair, request.region, step)
     found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
     whole = sum(moved[name] for name in {*request.region})
     written, shares = _write(work, found, scores, target, whole)
@@ -72,7 +72,7 @@ def _write(
         folder = target if len(names) == 1 else target / f"{budget.share:g}"
         patch = _make_patch(work, one, folder)
         own = {GRAFTED if key == name else key: row for key, row in scores.items() if key not in names or key == name}
-        shares.append(carried(work.pair, patch.stored.mask, patch.stored.values) / whole)
+        shares.append(squared_movement_in(work.pair, patch.stored.mask, patch.stored.values) / whole)
         lines.append(write_folder(folder, patch, AS_PATCH, own))
         lines.append(f"{percent(shares[-1])} % of the region's squared movement.")
     return lines, shares
@@ -160,7 +160,7 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
 
 
 def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:
-    """What the patch was made by, and what it leaves out."""
+    """Lines on how the checkpoints were read and compared, and on what the patch leaves out."""
     labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
     lines = [f"Read as {work.pair.mode}; {labels}"]
     if outside := {name: squares for name, squares in moved.items() if name not in work.request.region and squares}:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
-# of a model that says no limit itself
+# of a model without a limit of its own
 MOST_TOKENS = 512
 # padded tokens of a batch, which memory grows with
 BATCH_TOKENS = 512
@@ -43,10 +43,10 @@ MOST = 2**26
 
 
 def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list[str]]:
-    """The masks by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
+    """The masks of the chosen localizer, the scores of all models on the test rows, and lines on the rows.
 
-    The whole region's fine-tuned values on the base are the graft of everything: what no smaller one is expected to beat, and
-    where they score lower than the fine-tuned model, something outside the region matters.
+    Scored with them is the graft of the whole region, which no smaller one is expected to beat: where it scores lower than the
+    fine-tuned model, something outside the region matters.
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
     rows, lines = _split_rows(work)
@@ -54,7 +54,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
     model = _load(work)
     require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
-    before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
+    before, after = (side.values(work.peak.measure, model.runtime.device) for side in (pair.base, pair.finetuned))
     grafts = graft_names(work)
     evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3 + len(grafts))
     with evaluation.progress("score"):
@@ -62,7 +62,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
         model.put(before)
         evaluation.predict(PRETRAINED)
         with work.peak.progress("localize", None, "example") as step:
-            rounded = pair.rounded_base.values(work.peak.look, model.runtime.device)
+            rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
@@ -111,7 +111,7 @@ def _split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]
         kind = "is of a problem type whose rows have several labels or none"
         raise DataError(f"{request.finetuned}: {kind}; take no --data")
     spec, raw = _raw_rows(request, work.task)
-    table = build_table(spec, raw, {}, "say --test with a file, or with none")
+    table = build_table(spec, raw, {}, "give --test a file, or none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
         parts["test"] = []

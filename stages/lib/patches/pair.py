@@ -1,4 +1,4 @@
-"""Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
+"""Any two checkpoints: whether one can be the other after fine-tuning, and how far everything moved in between."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Pair:
 
     @property
     def rounding(self) -> list[str]:
-        """A line on that, if the fine-tuned one was saved in a narrower type."""
+        """A line on the rounding, if the fine-tuned one was saved in a narrower type."""
         if "F32" not in self.base.types or "F32" in self.finetuned.types:
             return []
         title, types = self.base.checkpoint.title, " and ".join(sorted(self.finetuned.types))
@@ -74,7 +74,7 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
 
 
 def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:
-    """The mode asked for, or that of the fine-tuned checkpoint's class; raises ModelError if these two are not of one kind."""
+    """This mode, or that of the fine-tuned checkpoint's class; raises ModelError if the two are not of one kind."""
     if before.folder.resolve() == after.folder.resolve():
         raise ModelError(f"{after.title}: is the base model itself; take what was fine-tuned from it")
     kinds = [str(one.config.get("model_type")) for one in (before, after)]
@@ -85,11 +85,11 @@ def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str
     saved = ", ".join(after.saved_from) or "no class"
     known = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
     reason = f"its config.json says {saved}, which is none of {', '.join(known)}"
-    raise ModelError(f"{after.title}: {reason}; say --mode, one of {', '.join(CLASSES)}")
+    raise ModelError(f"{after.title}: {reason}; choose --mode, one of {', '.join(CLASSES)}")
 
 
-def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> Counter[str]:
-    """Squared distance that each group of parameters outside a new head moved.
+def squared_movement(pair: Pair, region: Sequence[str], step: Callable[[str], object]) -> Counter[str]:
+    """Squared distance that each group of parameters outside a new head moved, found tensor by tensor, with a `step` for each.
 
     Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
@@ -107,7 +107,7 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
                 bad |= {} if bool(part.isfinite().all()) else {name: None}
             if len(parts) > 1:
                 squares[pair.spec.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
-        look(name)
+        step(name)
     titles = [side.checkpoint.title for side in both]
     if any(strange):
         bad = zip(titles, strange, strict=True)
@@ -122,7 +122,7 @@ def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> 
     return squares
 
 
-def carried(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
+def squared_movement_in(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
     """The sum of the squared distances that the selected parameters moved."""
     before = {name: pair.rounded_base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     return sum(float((values[name].float() - start.float()).double().square().sum()) for name, start in before.items())

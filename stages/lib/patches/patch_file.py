@@ -159,7 +159,7 @@ def for_task(graft: GraftFile, task: str | None) -> GraftFile:
     """
     tasks, about = graft.tasks, graft.stored.about
     if task is None and len(tasks) > 1:
-        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; say --task, one of {', '.join(tasks)}")
+        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; choose --task, one of {', '.join(tasks)}")
     task = tasks[0] if task is None else task
     if task not in tasks:
         there = f"doesn't serve the task {task!r}{did_you_mean(task, tasks)}; it has {', '.join(tasks)}"

@@ -1,4 +1,4 @@
-"""predict: what a graft that was exported says about texts, as the probability of each label."""
+"""predict: the probability of each label for texts, by a patch or by a whole model that was exported."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_js
 
 
 def _patched(folder: Path, base: Path) -> LabelModel:
-    """The base model with a patch on it, which says how its labels are read."""
+    """The base model with a patch on it, whose metadata defines how its labels are read."""
     patch = read_patch(folder)
     use, tokenizer = patch.use, load_tokenizer(base)
     if not use.labels or patch.stored.about.get("mode") == "generative":

@@ -1,4 +1,4 @@
-"""What the commands know of a project that they run in: what its masks don't say themselves."""
+"""What the commands read from the project that they run in: tasks, settings and scores, which its masks don't hold."""
 
 from pathlib import Path
 from typing import Any
