@@ -250,7 +250,7 @@ def refused(capsys, stage: str, *words: object) -> str:
 @pytest.mark.parametrize(
     ("columns", "rows", "line"),
     [
-        (["prompt", "answer"], [["a", "b"]], "told/train.csv: no column 'completion'; the columns are prompt, answer; say which one it is: data.columns: {completion: ...}"),
+        (["prompt", "answer"], [["a", "b"]], "told/train.csv: no column 'completion'; the columns are prompt, answer; name it by data.columns.completion"),
         (["prompt", "completion"], [["it was", "good"], ["it is", " "]], "told/train.csv:3: the completion is empty"),
         (["prompt", "completion"], [[" ", "good"]], "no rows are left in train; dropped: 1 empty text"),
         (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "2 prompt with two completions"),

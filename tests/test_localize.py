@@ -497,8 +497,8 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
 def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
     columns = "the columns are text, mark"
-    there = f"{columns}; say which one it is: --columns"
-    both = f"{columns}; say which ones they are: --columns sentence1=..., --columns label=..."
+    there = f"{columns}; name it by --columns"
+    both = f"{columns}; name them by --columns sentence1=..., --columns label=..."
     for said, line in (
         ("", f"no column 'sentence1' and no column 'label'; {both}"),
         ("--columns sentence1=text", f"no column 'label'; {there} label=..."),

@@ -1,7 +1,7 @@
 """From rows of text to token ids: plain, inside a prompt, or as a prompt and the completion that a causal model is to write.
 
-An end token closes each completion if the tokenizer has one: without it nothing would tell that a greedy completion ends
-where it should, and "one" would be an exact match of "one day".
+An end token closes each completion if the tokenizer has one: without it a greedy completion would have no end, and "one" would
+be an exact match of "one day".
 """
 
 import string
@@ -187,7 +187,7 @@ def encode_completions(
     """Encode rows for a model that completes them; inputs are the prompt and all of the completion but its last token.
 
     With labels the prompt is the task's template up to {mask}, of which the sentences are cut so that the longest label word
-    fits beside it (the cut tells nothing of the row's own), and the completion is the label's word.  Without, prompts are cut
+    fits beside it (so the cut is the same for every label), and the completion is the label's word.  Without, prompts are cut
     from the left.  Raises DataError for a label the task doesn't have and for completions that don't fit into `max_length`.
     """
     if not task.labels:

@@ -187,8 +187,8 @@ def _require_columns(
     lacking = {ours: name for ours, name in columns.items() if name not in there}
     if there and lacking:
         absent = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
-        which = "say which one it is" if len(lacking) == 1 else "say which ones they are"
-        other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(there) == 1 else ""
+        which = "name it by" if len(lacking) == 1 else "name them by"
+        other = "; cells of a .csv are separated by commas, those of a .tsv by tabs" if len(there) == 1 else ""
         named = ", ".join(setting.format(name) for name in lacking)
         raise DataError(f"{path}: {absent}; the columns are {', '.join(there)}; {which}: {named}{other}")
 

@@ -205,7 +205,7 @@ class TaskSpec(Section):
 
     @property
     def is_pair(self) -> bool:
-        """True if a prompt or the hub's columns say that rows have a second sentence."""
+        """True if a prompt or the hub's columns have a second sentence."""
         prompts = any("{sentence2" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
         return prompts or bool(self.hub and "sentence2" in self.hub.columns)
 

@@ -89,9 +89,10 @@ def grafted(
 ) -> Iterator[nn.Module]:
     """The model with a graft on it inside `with`; afterwards every bit is as before, whatever happened.
 
-    The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (for a patch also the
-    labels in the config), and of a fine-tuned model the buffers that differ, such as the running statistics of BatchNorm.  May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a
-    path; ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
+    The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (for a patch also
+    the labels in the config), and of a fine-tuned model the buffers that differ, such as the running statistics of BatchNorm.
+    May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a path;
+    ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
     """
     if mask is not None:
         graft = OpenPatch(Path("mask"), model, places_of(model, graft, mask), {})
