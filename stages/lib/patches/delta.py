@@ -21,7 +21,7 @@ from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask_file import named_tensors
 from ..io import write_json
-from ..models.loading import load_config
+from ..models.checkpoints import Checkpoint, skeleton
 from .base import Base
 from .patch_file import GraftFile
 
@@ -138,12 +138,7 @@ def common_sparsity(sizes: list[tuple[int, int]]) -> float:
 
 def _holders(patch: GraftFile, base: Base) -> tuple[list[str], dict[str, list[str]], list[str]]:
     """Selected parameters by how they are held: weights of linear layers, norms with all their parameters, not at all."""
-    import transformers
-
-    with torch.device("meta"):
-        model = getattr(transformers, patch.use.auto_class).from_config(
-            load_config(base.folder), trust_remote_code=False
-        )
+    model = skeleton(Checkpoint.open(str(base.folder), tokenizer=False), patch.use.mode)
     linear, norms, left = [], {}, []
     for name in patch.stored.mask.indices:
         owner, _, part = name.rpartition(".")

@@ -48,9 +48,8 @@ def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
 def diff(first: Path, second: Path, as_json: bool) -> str:
     """The overlap of two masks or patches: first and second (`identity`), and more.
 
-    same_model: equal base models, as far as their regions go.  It, overlap, layers and values are null
-    unless both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
-    as in the parameters' names.
+    same_model: equal base models, as far as their regions go.  It, overlap and layers are null unless both have the same
+    region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered as in the parameters' names.
     """
     grafts = [read_graft(path) for path in (first, second)]
     names = dict(zip(("first", "second"), map(identity, grafts), strict=True))
@@ -136,7 +135,7 @@ def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
     masks = [graft.stored.mask for graft in (first, second)]
     region = masks[0].region
     if [*region.shapes.items()] != [*masks[1].region.shapes.items()]:
-        return dict.fromkeys(("same_model", "overlap", "layers", "values"))
+        return dict.fromkeys(("same_model", "overlap", "layers"))
     both = masks[0] & masks[1]
     counts = [*(mask.counts for mask in (*masks, both)), dict(zip(region.shapes, region.sizes, strict=True))]
     layers: dict[int | None, list[str]] = {}
@@ -150,7 +149,6 @@ def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
         "same_model": first.stored.about.get("fingerprint") == second.stored.about.get("fingerprint"),
         "overlap": _overlap(*(mask.selected for mask in (*masks, both)), region.size),
         "layers": [{"layer": layer, **overlap} for layer, overlap in overlaps.items()],
-        "values": _values(first, second, both.indices),
     }
 
 
@@ -168,16 +166,3 @@ def _overlap(first: int, second: int, both: int, size: int) -> dict[str, Any]:
         "of_second": both / second if second else 0.0,
         "chance_of_second": chance_asymmetric_overlap(first, second, size),
     }
-
-
-def _values(first: GraftFile, second: GraftFile, shared: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Of the shared parameters: how many have other values, and the largest and the median difference."""
-    gaps = [torch.empty(0, dtype=torch.float64)]
-    for name, indices in shared.items():
-        places = [torch.searchsorted(graft.stored.mask.indices[name], indices) for graft in (first, second)]
-        one, other = (graft.stored.values[name][at] for graft, at in zip((first, second), places, strict=True))
-        gaps.append((one.double() - other.double()).abs())
-    gap = torch.cat(gaps)
-    median, largest = (float(gap.median()), float(gap.max())) if len(gap) else (None, None)
-    counts = {"shared": len(gap), "differ": int((gap > 0).sum())}
-    return {**counts, "median_difference": median, "largest_difference": largest}
