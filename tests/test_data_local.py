@@ -52,7 +52,7 @@ def test_jsonl_and_gzip(folder):
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
 
 
-def test_an_experiment_of_dvcs_apart_is_told_how_it_gets_what_git_does_not_have(tmp_path, monkeypatch):
+def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does_not_have(tmp_path, monkeypatch):
     for place, told in ((tmp_path, False), (tmp_path / ".dvc/tmp/exps/temp/x", True)):
         (place / "data/local/other").mkdir(parents=True)
         monkeypatch.chdir(place)
@@ -138,7 +138,7 @@ UGLY = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), UGLY)
-def test_a_bad_row_is_said_with_its_line_and_the_labels_there_are(folder, name, content, message):
+def test_a_bad_row_is_shown_with_its_line_and_the_labels(folder, name, content, message):
     (folder / name).write_bytes(content)
     assert fails(folder) == f"HERE/{name}: a row can't be used\n  HERE/{name}:{message}\n  {LABELS}"
 
@@ -164,7 +164,7 @@ def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
     ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS), mtime=0)[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip
-def test_a_file_that_is_not_rows_is_said(folder, name, content, message):
+def test_a_file_that_is_not_rows_is_refused(folder, name, content, message):
     (folder / name).write_bytes(content)
     assert fails(folder) == f"HERE/{name}{message}"
 
@@ -192,7 +192,7 @@ def test_training_rows_have_to_be_there(folder):
     assert fails(folder) == "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"
 
 
-def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):
+def test_a_second_sentence_is_required_where_the_task_needs_it(folder):
     (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
     assert "HERE/train.jsonl:1: the sentence2 is empty, which the task mine needs" in fails(folder, PAIR)
     (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": "positive"}]))

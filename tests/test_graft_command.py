@@ -1,4 +1,4 @@
-"""inspect, diff and compose say what is so, and the command line offers them."""
+"""inspect, diff, compose and predict, and their command lines."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def output(capsys, *words: object) -> str:
 
 
 def as_json(capsys, *words: object) -> dict:
-    """What a command says for machines."""
+    """The facts that a command prints as JSON."""
     return json.loads(output(capsys, *words, "--json"))
 
 
@@ -93,7 +93,7 @@ def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
     assert "was made for pico" in refused(capsys, "inspect", file, "--base", "models/pretrained")
 
 
-def test_facts_are_said_in_words_too(project, tmp_path, capsys):
+def test_facts_are_shown_in_words_too(project, tmp_path, capsys):
     text, facts = output(capsys, "inspect", MASK), as_json(capsys, "inspect", MASK)
     for line in (f"file: {MASK}", "tasks: toy", "seed: 13", "localizer: learned", f"selected: {SELECTED}"):
         assert f"{line}\n" in text
@@ -142,7 +142,7 @@ def test_diff_counts_what_two_masks_share(project, capsys):
     assert (back["of_first"], back["chance_of_first"]) == (found["of_second"], found["chance_of_second"])
 
 
-def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
+def test_diff_reports_other_models_and_other_regions(project, tmp_path, capsys):
     project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
     facts = as_json(capsys, "diff", MASK, tmp_path / "elsewhere")
     assert not facts["same_model"] and facts["overlap"]["iou"] == 1
@@ -253,7 +253,7 @@ def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_
     assert as_json(capsys, "inspect", "again")["tasks"] == ["pairs", "toy"], "a patch taken out is one of one task"
 
 
-def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):
+def test_a_model_without_a_padding_token_gets_the_one_of_its_tokenizer(project, pico_gpt2, tmp_path):
     anatomy = import_model(pico_gpt2, model_settings("standard"), tmp_path / "gpt2")
     region, before = anatomy.region(["layers"]), load_file(tmp_path / "gpt2/model.safetensors")
     about = {"task": "toy", "model": "gpt2", "fingerprint": region.fingerprint(before)}
@@ -265,7 +265,7 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_predict_says_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
+def test_predict_gives_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
     project = make_project(tmp_path / "project", make_cell(mode))
     monkeypatch.chdir(project.folder)
     for form in ("patch", "model", "delta"):

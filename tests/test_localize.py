@@ -177,7 +177,7 @@ def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
 
 
-def test_tensors_that_no_model_of_the_class_reads_are_said(pair, tmp_path, capsys):
+def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, capsys):
     """An adapter that was never merged, say: the graft can't carry what it adds."""
     base, finetuned = pair
     localize(base, finetuned, tmp_path / "patch", "--sparsity 0.02")
@@ -323,7 +323,7 @@ def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path
     assert re.search(message, line), line
 
 
-def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
+def test_all_that_is_wrong_is_reported_at_once(pair, tmp_path, capsys):
     lose("layer.0.output.dense.bias")(pair[0])
     quantise(pair[1])
     line = refused(capsys, *pair, tmp_path / "patch")
@@ -494,7 +494,7 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
     assert line.startswith("--max-length: 65 is not allowed: ") and line.endswith(" can read at most 64 tokens")
 
 
-def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
+def test_a_missing_column_names_the_option_for_it(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
     columns = "the columns are text, mark"
     there = f"{columns}; name it by --columns"
@@ -510,7 +510,7 @@ def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp
     assert said == f"{lines}: no column 'label'; {there} label=..."
 
 
-def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(cell, tmp_path, capsys):
+def test_too_few_rows_to_hold_some_out_name_the_option_for_a_test_file(cell, tmp_path, capsys):
     one = write_rows(tmp_path / "one.csv", toy_rows(1, 1))
     line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown --data {one} {COLUMNS}")
     assert line.endswith("; give --test a file, or none") and "holdout" not in line
@@ -594,7 +594,7 @@ def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
     assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
 
 
-def test_a_region_is_told_without_any_values(pico_bert, make_cell):
+def test_a_region_is_found_without_any_values(pico_bert, make_cell):
     cell = make_cell("standard")
     model = skeleton(Checkpoint.open(str(pico_bert)), "standard")
     found = anatomy_of(model, "standard", "pico", "local", None)

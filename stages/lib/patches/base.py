@@ -79,12 +79,7 @@ class Base(Weights):
 
     @classmethod
     def of(
-        cls,
-        folder: Path,
-        spec: ModelSpec,
-        tensors: Tensors,
-        config: dict[str, Any],
-        dtype: torch.dtype = torch.float32,
+        cls, folder: Path, spec: ModelSpec, tensors: Tensors, config: dict[str, Any], dtype: torch.dtype = torch.float32
     ) -> "Base":
         """The base model of this structure in a folder."""
         shapes = {name: tuple(shape) for name, shape in spec.pretrained.items()}
