@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
-from .tasks import FORMS, SENTENCES, Prompt, TaskSpec
+from .tasks import TEXT_FORMS, SENTENCES, Prompt, TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -141,7 +141,9 @@ def rendered(
 
     `mask` stands for {mask}, and nowhere else; None for causal models, whose template ends there.
     """
-    forms = {name: FORMS[form] for _, name, form, _ in string.Formatter().parse(prompt.template) if name in SENTENCES}
+    forms = {
+        name: TEXT_FORMS[form] for _, name, form, _ in string.Formatter().parse(prompt.template) if name in SENTENCES
+    }
     texts = {field: forms.get(field, str)((row.get(field) or "").strip()) for field in SENTENCES}
     if mask:
         texts = {field: text.replace(mask, "") for field, text in texts.items()}

@@ -18,7 +18,7 @@ from .card import Scores, card_text
 from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
 from .patch_file import GraftFile, for_task, make_patch, read_graft, read_patch
 from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free
-from .project import max_length, pipeline_scores, task_of
+from .project import max_length, pipeline_scores, project_task
 
 # what is copied from the base model as it is
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
@@ -34,7 +34,7 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     pretrained = open_base(base, graft)
     pretrained.require(graft)
     if graft.use is None:
-        spec, length = task_of(graft.stored.about.get("task", "")), max_length()
+        spec, length = project_task(graft.stored.about.get("task", "")), max_length()
         graft = make_patch(graft, spec, pretrained, length, load_tokenizer(base).pad_token_id)
     scores = pipeline_scores(graft.path, graft.use.task)
     return write_folder(target, graft, form, scores, pretrained, leave_out)

@@ -20,7 +20,7 @@ from .patch_file import GraftFile, read_graft
 from .paths import PRETRAINED
 
 LARGEST = 5
-MEASURES = ("selected", "parameters", "share", "chance")
+COLUMNS = ("selected", "parameters", "share", "chance")
 
 
 def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
@@ -99,8 +99,8 @@ def _added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Rows of `composition` summed over everything but `by`, in the order of its first appearance."""
     sums: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(MEASURES, 0)})
-        for measure in MEASURES:
+        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(COLUMNS, 0)})
+        for measure in COLUMNS:
             found[measure] += row[measure]
     return [*sums.values()]
 

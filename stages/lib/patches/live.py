@@ -31,8 +31,8 @@ from ..models.sources import find_checkpoint
 from .base import Weights
 from .patch_file import GraftFile, read_patch
 
-# what is to be put back into a model, for each patch that is on it, the latest last
-ON: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
+# model -> the values to put back for each patch that is on it, the latest last
+APPLIED: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +100,8 @@ def grafted(
     if opened.model is not model:
         raise ModelError(f"{opened.path}: was opened for another model than this {type(model).__name__}")
     before, config = read(opened.places), {name: getattr(model.config, name, None) for name in opened.config}
-    on = ON.setdefault(model, [])
-    on.append(before)
+    applied = APPLIED.setdefault(model, [])
+    applied.append(before)
     try:
         write(opened.places)
         _set_config(model, opened.config)
@@ -109,7 +109,7 @@ def grafted(
     finally:
         write(before)
         _set_config(model, config)
-        if on.pop() is not before:
+        if applied.pop() is not before:
             raise RuntimeError("patches left a model in another order than `with` nests them: load it anew")
 
 
@@ -153,7 +153,7 @@ def _without_patches(model: nn.Module) -> Iterator[None]:
     """The model as it is without the patches that are on it."""
     taken_off: list[Places] = []
     try:
-        for before in reversed(ON.get(model, [])):
+        for before in reversed(APPLIED.get(model, [])):
             taken_off.append(read(before))
             write(before)
         yield

@@ -39,7 +39,7 @@ MOST_TOKENS = 512
 BATCH_TOKENS = 512
 BINS = 15
 # gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
-MOST = 2**26
+MOST_GRADIENTS = 2**26
 
 
 def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list[str]]:
@@ -64,7 +64,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
         with work.peak.progress("localize", None, "example") as step:
             rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
-            evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
+            evidence = replace(in_portions(evidence, MOST_GRADIENTS), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             found = work.find_masks(counted(evidence, len(rows["train"]), step))
         masks = [one.mask for one in found]

@@ -19,7 +19,7 @@ SCORED_BY = {"learned": ("evaluate", "calibration")}
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
-def task_of(name: str) -> TaskSpec:
+def project_task(name: str) -> TaskSpec:
     """The definition of a task, as the project's stage `fetch` resolved it."""
     return TaskSpec.model_validate(read_json(Path("data/tables") / name / "card.json")["task"])
 
