@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
-from .tasks import TEXT_FORMS, SENTENCES, Prompt, TaskSpec
+from .tasks import SENTENCES, TEXT_FORMS, Prompt, TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -222,7 +222,7 @@ def _plain(
         prompt, completion = row["sentence1"].rstrip(" "), row["label"].strip(" ").rstrip()
         # one space between, or the line break that one of them brings
         between = "" if prompt[-1:].isspace() or completion[:1].isspace() else space
-        ids = _closed(between + completion, tokenizer)
+        ids = (*tokenizer(between + completion, add_special_tokens=False)["input_ids"], *_end(tokenizer))
         encoded = tokenizer(prompt, return_special_tokens_mask=True)
         read = encoded["input_ids"][: len(encoded["input_ids"]) - closing]
         first = [*encoded["special_tokens_mask"], 0].index(0)
@@ -246,7 +246,3 @@ def _example(prompt: list[int], completion: tuple[int, ...]) -> Example:
 
 def _end(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-
-
-def _closed(text: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:
-    return (*tokenizer(text, add_special_tokens=False)["input_ids"], *_end(tokenizer))
