@@ -76,12 +76,12 @@ def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, le
         region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
         _write_model(folder, *_in_type_of(patch, base, {**base.tensors, **region, **head}), base)
         return ""
-    deltas = deltas_of(patch, base)
+    deltas, exactness = deltas_of(patch, base)
     if form == SPARSE_DELTA:
         write_sparse_delta(folder, deltas, patch, head)
     else:
         _write_model(folder, {**whole_delta(deltas, patch, base), **head}, patch.use.config, base)
-    return str(deltas)
+    return exactness
 
 
 def _in_type_of(patch: GraftFile, base: Base, whole: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
