@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, localizer_of, settings_of
+from ..localizers.registry import Budget, FoundMask, Localizer, localizer_of, settings_of
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
@@ -80,14 +81,18 @@ def _write(
 
 def _settings(request: LocalizeOptions) -> Section:
     """The settings of the localizer; raises ParamsError for options that don't go together."""
-    name, known = request.localizer, {name: localizer_of(name) for name in NAMES}
+    name, localizer = request.localizer, localizer_of(request.localizer)
+
+    def known(fits: Callable[[Localizer], bool]) -> str:
+        return ", ".join(other for other in NAMES if fits(localizer_of(other)))
+
     if request.test and request.data is None:
         raise ParamsError("--test: is for the rows of --data")
-    if request.data is None and known[name].needs_model:
-        others = ", ".join(other for other, localizer in known.items() if not localizer.needs_model)
+    if request.data is None and localizer.needs_model:
+        others = known(lambda one: not one.needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
-    if request.dtype != "float32" and known[name].arrays:
-        slim = ", ".join(other for other, one in known.items() if not one.arrays and one.needs_model)
+    if request.dtype != "float32" and localizer.arrays:
+        slim = known(lambda one: one.needs_model and not one.arrays)
         raise ParamsError(f"--dtype: {name} works in float32; {request.dtype} is for {slim}")
     return settings_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
 
