@@ -156,7 +156,7 @@ def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     ("train.csv", b"", ": no rows in it"),
     ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ": no column 'label' (did you mean 'lable'?); the columns are sentence1, lable; name it by data.columns.label"),
     ("train.csv", b"sentence,label\na,positive\n", ": no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; name it by data.columns.sentence1"),
-    ("train.csv", b"text;label\na;positive\n", ": no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; name them by data.columns.sentence1, data.columns.label; cells of a .csv are separated by commas, those of a .tsv by tabs"),
+    ("train.csv", b"text;label\na;positive\n", ": no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; name them by data.columns.sentence1 and data.columns.label; cells of a .csv are separated by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: two columns are called 'label'; the columns are sentence1, label, label"),
     ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: two columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),

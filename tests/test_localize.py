@@ -498,7 +498,7 @@ def test_a_missing_column_names_the_option_for_it(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
     columns = "the columns are text, mark"
     there = f"{columns}; name it by --columns"
-    both = f"{columns}; name them by --columns sentence1=..., --columns label=..."
+    both = f"{columns}; name them by --columns sentence1=... and --columns label=..."
     for said, line in (
         ("", f"no column 'sentence1' and no column 'label'; {both}"),
         ("--columns sentence1=text", f"no column 'label'; {there} label=..."),

@@ -90,8 +90,9 @@ def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], setting: s
 
     Raises DataError with the first lines that have a mistake, how many there are, and the `setting` of a column's name.
     """
-    second = spec.labels and (spec.is_pair or "sentence2" in columns)
-    columns = {name: columns.get(name, name) for name in (*["sentence2"] * bool(second), *spec.columns)}
+    is_pair = spec.labels and (spec.is_pair or "sentence2" in columns)
+    ours = ("sentence2", *spec.columns) if is_pair else spec.columns
+    columns = {name: columns.get(name, name) for name in ours}
     read = _jsonl if ".jsonl" in path.name else _table
     records = [*read(path, _text(path), {"sentence2", *columns.values()})]
     _require_columns(path, records, columns, setting)
@@ -189,8 +190,8 @@ def _require_columns(
         absent = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
         which = "name it by" if len(lacking) == 1 else "name them by"
         other = "; cells of a .csv are separated by commas, those of a .tsv by tabs" if len(there) == 1 else ""
-        named = ", ".join(setting.format(name) for name in lacking)
-        raise DataError(f"{path}: {absent}; the columns are {', '.join(there)}; {which}: {named}{other}")
+        named = " and ".join(setting.format(name) for name in lacking)
+        raise DataError(f"{path}: {absent}; the columns are {', '.join(there)}; {which} {named}{other}")
 
 
 def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:
