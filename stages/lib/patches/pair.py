@@ -94,31 +94,27 @@ def squared_movement(pair: Pair, region: Sequence[str], step: Callable[[str], ob
     Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
     squares: Counter[str] = Counter()
-    both = [pair.rounded_base, pair.finetuned]
-    strange: list[dict[str, None]] = [{}, {}]
-    for name in pair.finetuned.stored:
-        # a new head stands in the fine-tuned one alone
-        sides = [
-            (side.read(name).reshape(-1), bad) for side, bad in zip(both, strange, strict=True) if name in side.stored
-        ]
-        for first in range(0, len(sides[0][0]), PART):
-            parts = [values[first : first + PART].float() for values, _ in sides]
-            for part, (_, bad) in zip(parts, sides, strict=True):
-                bad |= {} if bool(part.isfinite().all()) else {name: None}
+    base, tuned, strange = pair.rounded_base, pair.finetuned, {}
+    for name in tuned.stored:
+        sides = [side for side in (base, tuned) if name in side.stored]  # a new head is in the fine-tuned one alone
+        values = [side.read(name).reshape(-1) for side in sides]
+        for first in range(0, len(values[0]), PART):
+            parts = [one[first : first + PART].float() for one in values]
+            for side, part in zip(sides, parts, strict=True):
+                if not bool(part.isfinite().all()):
+                    strange.setdefault(side.checkpoint.title, {})[name] = None
             if len(parts) > 1:
                 squares[pair.spec.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
         step(name)
-    titles = [side.checkpoint.title for side in both]
-    if any(strange):
-        bad = zip(titles, strange, strict=True)
-        raise ModelError(
-            "; ".join(f"{title}: values that are no numbers ({listed([*names])})" for title, names in bad if names)
-        )
+    if strange:
+        lines = (f"{title}: values that are no numbers ({listed([*names])})" for title, names in strange.items())
+        raise ModelError("; ".join(lines))
     if not any(squares[name] for name in region):
         elsewhere = ", ".join(name for name, distance in squares.items() if distance)
         where = f" in {', '.join(region)}" if elsewhere else ""
         hint = f"; {elsewhere} did, and --region takes them in" if elsewhere else ""
-        raise ModelError(f"{titles[1]}: has the same values as {titles[0]}{where}: nothing moved{hint}")
+        same = f"has the same values as {base.checkpoint.title}{where}: nothing moved{hint}"
+        raise ModelError(f"{tuned.checkpoint.title}: {same}")
     return squares
 
 

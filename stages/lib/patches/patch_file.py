@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, did_you_mean, plain_problem
@@ -48,29 +48,19 @@ class PatchMetadata(Section):
     prompt: Prompt | None
     max_length: int
 
-    @field_validator("labels")
-    @classmethod
-    def _check_labels(cls, labels: list[str], info: ValidationInfo) -> list[str]:
-        if len(labels) == 1 or (not labels and info.data.get("auto_class") == CLASSES["standard"]):
-            raise ValueError("two labels or more, or, without a new head, none at all")
-        return labels
-
-    @field_validator("config")
-    @classmethod
-    def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        known, token = {"labels", "auto_class"} <= info.data.keys(), config.get("pad_token_id")  # else they are wrong
-        padding = {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
-        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding:
-            raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
-        return config
-
-    @field_validator("prompt")
-    @classmethod
-    def _check_prompt(cls, prompt: Prompt | None, info: ValidationInfo) -> Prompt | None:
-        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())} or None
-        if (prompt and {*prompt.verbalizer}) != wanted:
-            raise ValueError("a prompt with a word for each label, or null for a new head")
-        return prompt
+    @model_validator(mode="after")
+    def _check(self) -> "PatchMetadata":
+        new_head, padding = self.auto_class == CLASSES["standard"], self.config.get("pad_token_id")
+        if len(self.labels) == 1 or (new_head and not self.labels):
+            raise ValueError("metadata with two labels or more, or, without a new head, none at all")
+        known = padding is None or (type(padding) is int and padding >= 0)
+        if not known or self.config != {"pad_token_id": padding, **names_of_labels(self.labels, self.auto_class)}:
+            raise ValueError(
+                "metadata whose config has pad_token_id, and for a new head id2label and label2id by its labels"
+            )
+        if (self.prompt and {*self.prompt.verbalizer}) != (None if new_head else {*self.labels} or None):
+            raise ValueError("metadata whose prompt has a word for each label, or is null for a new head")
+        return self
 
     @property
     def mode(self) -> str:

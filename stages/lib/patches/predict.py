@@ -33,17 +33,14 @@ def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_js
         for text, other in zip(texts, second or [None] * len(texts), strict=True)
     ]
     shares = predicting.predict(model, model.encode(rows)).double().softmax(1).tolist()
-    found = [max(zip(row, labels, strict=True))[1] for row in shares]
+    found = [dict(zip(labels, row, strict=True)) for row in shares]
+    facts = [
+        {"text": text, "label": max(row, key=row.get), "probabilities": row}
+        for text, row in zip(texts, found, strict=True)
+    ]
     if as_json:
-        parts = zip(texts, found, shares, strict=True)
-        return json.dumps(
-            [
-                {"text": text, "label": best, "probabilities": dict(zip(labels, row, strict=True))}
-                for text, best, row in parts
-            ],
-            indent=2,
-        )
-    lines = [[best, *map(percent, row), text] for text, best, row in zip(texts, found, shares, strict=True)]
+        return json.dumps(facts, indent=2)
+    lines = [[fact["label"], *map(percent, fact["probabilities"].values()), fact["text"]] for fact in facts]
     return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
 
 
