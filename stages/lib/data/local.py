@@ -3,8 +3,8 @@
 Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
 labels prompt and completion.  train has to be there.  Further columns don't matter.
 
-Python's own readers are used, since pandas fills up rows that are too short, turns the label 1 into 1.0 where a row has none,
-and doesn't say in which line JSON is damaged.
+Python's own readers are used: pandas fills rows that are too short with empty cells, shifts longer ones into an index, reads
+quotation marks that don't match as text, makes the label 1 a 1.0 where a row has none, and names no line of damaged JSON.
 """
 
 import csv
