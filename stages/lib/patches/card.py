@@ -14,11 +14,8 @@ from .patch_file import GraftFile, PatchMetadata
 from .paths import FORMS, MODEL, PATCH, PEFT
 
 # measure -> column; tokens are those of completions
-MEASURES = {
-    **{name: name for name in ("score", "agreement", "retained", "gain")},
-    "ece": "ECE",
-    "token_accuracy": "tokens right",
-}
+MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
+MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
 # the least that fine-tuning has to gain for a gain of the graft, as the default of summary.least_gain
 LEAST_GAIN = 0.05
 
