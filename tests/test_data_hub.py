@@ -61,7 +61,7 @@ def spec(tmp_path):
     return task_of(tmp_path, lambda split, n: {"sentence": f"{split} {n}", "label": n - 1}, columns=columns)
 
 
-def test_unreachable_hub_is_asked_for_once_and_said(tmp_path):
+def test_an_unreachable_hub_is_tried_once_and_reported(tmp_path):
     message, knocks = load_sst2(tmp_path)
     assert knocks == 1, "libraries would knock again and again, and wait longer each time"
     start = f"task sst2: {UNREACHABLE} can't be reached, and nyu-mll/glue is not in the cache of `datasets`"

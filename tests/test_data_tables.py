@@ -57,7 +57,7 @@ def test_relabel_renames_and_drops():
     ({"train": many(4), "test": [row("")]}, "task mine: no rows are left in test; dropped: 1 empty text; labels that are used: negative, positive"),
     ({"train": many(1)}, "holding out 20% of 1 rows leaves .* give the data a test split, or set task.mine.holdout"),
 ])  # fmt: skip
-def test_what_is_no_table_is_said(raw, message):
+def test_what_is_no_table_is_refused(raw, message):
     with pytest.raises(DataError, match=message):
         build(raw)
 

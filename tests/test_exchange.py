@@ -181,7 +181,7 @@ def test_a_base_folder_needn_t_be_the_pipeline_s_own(patch, standard, pico_bert,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_card_says_what_the_patch_is(projects, mode, tmp_path, monkeypatch):
+def test_a_card_describes_the_patch(projects, mode, tmp_path, monkeypatch):
     monkeypatch.chdir(projects[mode].folder)
     graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     card = (tmp_path / "patch/README.md").read_text(encoding="utf-8")
@@ -324,7 +324,7 @@ def test_another_kind_of_model_is_refused(patch, pico_llama, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", [PATCH, "model.safetensors"])
-def test_a_file_that_may_not_be_read_is_said_to_be_so_and_not_damaged(patch, pico_bert, name, capsys, monkeypatch):
+def test_a_file_that_may_not_be_read_is_not_called_damaged(patch, pico_bert, name, capsys, monkeypatch):
     opens = Path.open
 
     def opened(path: Path, *words: object, **more: object) -> object:

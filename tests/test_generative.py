@@ -223,7 +223,7 @@ def test_localize_takes_other_columns_and_label_words(here, tmp_path, capsys):
     with pytest.raises(SystemExit):
         localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'}")
     assert "no column 'prompt' and no column 'completion'; the columns are answer, question" in capsys.readouterr().err
-    localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'} --sentence1 question --label answer")
+    localize("film", tmp_path / "a", f"--data {tmp_path / 'rows.csv'} --columns prompt=question completion=answer")
     words = " ".join(f"'{label}={word}'" for label, word in WORDS.items())
     prompt = f"--prompt '{{sentence1}} So: {{mask}}' --verbalizer {words}"
     localize("film", tmp_path / "b", f"--data data/local/film/train.csv {prompt}")
@@ -250,7 +250,7 @@ def refused(capsys, stage: str, *words: object) -> str:
 @pytest.mark.parametrize(
     ("columns", "rows", "line"),
     [
-        (["prompt", "answer"], [["a", "b"]], "told/train.csv: no column 'completion'; the columns are prompt, answer; say which one it is: data.columns: {completion: ...}"),
+        (["prompt", "answer"], [["a", "b"]], "told/train.csv: no column 'completion'; the columns are prompt, answer; name it by data.columns.completion"),
         (["prompt", "completion"], [["it was", "good"], ["it is", " "]], "told/train.csv:3: the completion is empty"),
         (["prompt", "completion"], [[" ", "good"]], "no rows are left in train; dropped: 1 empty text"),
         (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "2 prompt with two completions"),

@@ -1,4 +1,4 @@
-"""inspect, diff and compose say what is so, and the command line offers them."""
+"""inspect, diff, compose and predict, and their command lines."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def output(capsys, *words: object) -> str:
 
 
 def as_json(capsys, *words: object) -> dict:
-    """What a command says for machines."""
+    """The facts that a command prints as JSON."""
     return json.loads(output(capsys, *words, "--json"))
 
 
@@ -93,7 +93,7 @@ def test_movements_need_the_base_model(project, tmp_path, monkeypatch, capsys):
     assert "was made for pico" in refused(capsys, "inspect", file, "--base", "models/pretrained")
 
 
-def test_facts_are_said_in_words_too(project, tmp_path, capsys):
+def test_facts_are_shown_in_words_too(project, tmp_path, capsys):
     text, facts = output(capsys, "inspect", MASK), as_json(capsys, "inspect", MASK)
     for line in (f"file: {MASK}", "tasks: toy", "seed: 13", "localizer: learned", f"selected: {SELECTED}"):
         assert f"{line}\n" in text
@@ -118,7 +118,6 @@ def test_a_patch_is_read_like_the_mask_it_was_made_of(project, pico_bert, tmp_pa
     assert foreign["largest"] == mask["largest"], "what is said of the base's other heads is no JSON"
     found = as_json(capsys, "diff", MASK, tmp_path / "patch")
     assert found["same_model"] and found["overlap"]["iou"] == 1
-    assert found["values"] == {"shared": SELECTED, "differ": 0, "median_difference": 0.0, "largest_difference": 0.0}
     shutil.copytree(paths.PRETRAINED, tmp_path / "kept")
     shutil.rmtree(paths.PRETRAINED)
     import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED)
@@ -129,7 +128,7 @@ def test_a_patch_is_read_like_the_mask_it_was_made_of(project, pico_bert, tmp_pa
     shutil.copytree(tmp_path / "kept", paths.PRETRAINED)
 
 
-def test_diff_counts_what_two_masks_share(project, tmp_path, capsys):
+def test_diff_counts_what_two_masks_share(project, capsys):
     facts = as_json(capsys, "diff", MASK, OTHER)
     a, b = ({*read_mask(path).mask.region_indices().tolist()} for path in (MASK, OTHER))
     found, size = facts["overlap"], project.cell.region.size
@@ -139,24 +138,18 @@ def test_diff_counts_what_two_masks_share(project, tmp_path, capsys):
     assert found["chance_of_second"] == pytest.approx(len(a) / size)
     for measure in ("first", "second", "both"):
         assert sum(row[measure] for row in facts["layers"]) == found[measure]
-    assert facts["values"]["differ"] == 0 < facts["values"]["shared"] == found["both"]
     back = as_json(capsys, "diff", OTHER, MASK)["overlap"]
     assert (back["of_first"], back["chance_of_first"]) == (found["of_second"], found["chance_of_second"])
-    values = {name: part.clone() for name, part in project.mask.values.items()}
-    next(iter(values.values()))[0] += 0.5
-    found = as_json(capsys, "diff", MASK, changed(MASK, tmp_path / "changed", values=values))["values"]
-    assert (found["shared"], found["differ"], found["median_difference"]) == (SELECTED, 1, 0.0)
-    assert found["largest_difference"] == pytest.approx(0.5)
 
 
-def test_diff_tells_other_models_and_other_regions(project, tmp_path, capsys):
+def test_diff_reports_other_models_and_other_regions(project, tmp_path, capsys):
     project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
     facts = as_json(capsys, "diff", MASK, tmp_path / "elsewhere")
     assert not facts["same_model"] and facts["overlap"]["iou"] == 1
     small = GraftMask(Region({"bert.encoder.layer.0.x": (4,)}), {})
     write_mask(tmp_path / "small", StoredMask(small, {}, {}, project.mask.about))
     facts = as_json(capsys, "diff", MASK, tmp_path / "small")
-    assert facts["same_model"] is facts["overlap"] is facts["layers"] is facts["values"] is None
+    assert facts["same_model"] is facts["overlap"] is facts["layers"] is None
 
 
 @pytest.mark.parametrize("rule", ["mean", "sum", "sequence", "largest"])
@@ -182,7 +175,7 @@ def test_a_composed_mask_is_exported_for_one_of_its_tasks(project, tmp_path, cap
     other, both = three_labels(OTHER, tmp_path / "other"), tmp_path / "both"
     graft("compose", MASK, other, "--rule", "mean", "--to", both)
     line = refused(capsys, "export", both, "--to", tmp_path / "to")
-    assert line == f"{both}: serves 2 tasks; say --task, one of toy, pairs"
+    assert line == f"{both}: serves 2 tasks; choose --task, one of toy, pairs"
     line = refused(capsys, "export", both, "--task", "tou", "--to", tmp_path / "to")
     assert line.endswith("doesn't serve the task 'tou' (did you mean 'toy'?); it has toy, pairs")
     weights, heads = {}, {"toy": project.mask.head, "pairs": read_mask(other).head}
@@ -250,7 +243,7 @@ def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_
     monkeypatch.chdir(tmp_path)
     graft("compose", "toy", "pairs", "--to", "both", "--base", "bare")
     assert read_mask(Path("both")).mask.equals(read_mask(Path("masks")).mask)
-    assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; say --task, one of toy, pairs"
+    assert refused(capsys, "export", "both", "--to", "to") == "both: serves 2 tasks; choose --task, one of toy, pairs"
     for form in ("patch", "model"):
         graft("export", "both", "--task", "pairs", "--as", form, "--to", f"{form} there", "--base", "bare")
     [here, there] = (read_mask(tmp_path / f"patch {place}/patch.safetensors") for place in ("here", "there"))
@@ -260,7 +253,7 @@ def test_what_was_composed_of_patches_is_exported_without_the_project(bare, tmp_
     assert as_json(capsys, "inspect", "again")["tasks"] == ["pairs", "toy"], "a patch taken out is one of one task"
 
 
-def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_gpt2, tmp_path):
+def test_a_model_without_a_padding_token_gets_the_one_of_its_tokenizer(project, pico_gpt2, tmp_path):
     anatomy = import_model(pico_gpt2, model_settings("standard"), tmp_path / "gpt2")
     region, before = anatomy.region(["layers"]), load_file(tmp_path / "gpt2/model.safetensors")
     about = {"task": "toy", "model": "gpt2", "fingerprint": region.fingerprint(before)}
@@ -272,7 +265,7 @@ def test_a_model_without_a_padding_token_is_told_what_to_pad_with(project, pico_
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_predict_says_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
+def test_predict_gives_what_the_pipeline_predicts(make_cell, mode, tmp_path, monkeypatch, capsys):
     project = make_project(tmp_path / "project", make_cell(mode))
     monkeypatch.chdir(project.folder)
     for form in ("patch", "model", "delta"):

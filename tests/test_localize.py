@@ -39,8 +39,8 @@ from stages.lib.models.label_model import LabelModel
 from stages.lib.models.structure import anatomy_of
 from stages.lib.patches.card import render
 from stages.lib.patches.live import load_graft
-from stages.lib.patches.localize import changes_of
-from stages.lib.patches.pair import survey
+from stages.lib.patches.localize import parsed
+from stages.lib.patches.pair import squared_movement
 from stages.lib.patches.paths import PATCH
 from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
@@ -177,7 +177,7 @@ def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
 
 
-def test_tensors_that_no_model_of_the_class_reads_are_said(pair, tmp_path, capsys):
+def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, capsys):
     """An adapter that was never merged, say: the graft can't carry what it adds."""
     base, finetuned = pair
     localize(base, finetuned, tmp_path / "patch", "--sparsity 0.02")
@@ -203,9 +203,9 @@ def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys,
 
     def meanwhile(*arguments: object) -> object:
         write_text(tmp_path / "empty/notes", "mine")
-        return survey(*arguments)
+        return squared_movement(*arguments)
 
-    monkeypatch.setattr("stages.lib.patches.localize.survey", meanwhile)
+    monkeypatch.setattr("stages.lib.patches.localize.squared_movement", meanwhile)
     assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
 
@@ -305,7 +305,7 @@ REFUSALS = {
     "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
     "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
     "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
-    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; say --mode"),
+    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; choose --mode"),
     "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
     "no number in a head": (lambda folder: edit_tensors(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
     "other arithmetic": (lambda folder: set_config(folder, num_attention_heads=4, hidden_act="relu"), r"tuned: computes otherwise than .*base, which no graft can carry: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
@@ -323,7 +323,7 @@ def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path
     assert re.search(message, line), line
 
 
-def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
+def test_all_that_is_wrong_is_reported_at_once(pair, tmp_path, capsys):
     lose("layer.0.output.dense.bias")(pair[0])
     quantise(pair[1])
     line = refused(capsys, *pair, tmp_path / "patch")
@@ -335,18 +335,18 @@ def test_all_that_is_wrong_is_said_at_once(pair, tmp_path, capsys):
 @pytest.mark.parametrize(("options", "words"), [
     ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
     ("--localizer grown", "needs --data; without: bias, layerwise"),
-    ("--labels a b c", "names 3 labels, and the checkpoint has 2"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
-    ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one word for each label$"),
+    ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
     ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
     ("--localizer grown --data x.csv --set round=1", "rounds"),
     # nobody knows what a localizer that isn't there could be set to
-    ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: 'good' is not allowed: should be NAME=VALUE((?!--set).)*--verbalizer: 'x='"),
+    ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: .* is not allowed: should be NAME=VALUE, which 'good' and 'x=' is not((?!--set).)*$"),
     ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
-    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: .* is not allowed: should be one word for each label$"),
+    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
+    ("--columns sentence3=x", "^--columns: 'sentence3' is not allowed: should be 'sentence1', "),
     ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
     ("--test rows.csv", "^--test: is for the rows of --data$"),
-    ("--max-length -5 --batch-tokens 0", "^--max-length: -5 is not allowed: should be greater than or equal to 8; --batch-tokens: 0 is not allowed: should be greater than or equal to 16$"),
+    ("--max-length -5 --seed -1", "^--max-length: -5 is not allowed: should be greater than or equal to 8; --seed: -1 is not allowed: should be greater than or equal to 0$"),
 ])  # fmt: skip
 def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
     line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
@@ -376,7 +376,7 @@ def write_rows(path: Path, rows: list[dict], names: Callable[[str], str] = str) 
     return path
 
 
-COLUMNS = "--sentence1 text --label mark --sparsity 0.05"
+COLUMNS = "--columns sentence1=text label=mark --sparsity 0.05"
 
 
 @pytest.fixture
@@ -494,25 +494,26 @@ def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
     assert line.startswith("--max-length: 65 is not allowed: ") and line.endswith(" can read at most 64 tokens")
 
 
-def test_columns_of_other_names_are_told_of_the_options_for_them(cell, rows, tmp_path, capsys):
+def test_a_missing_column_names_the_option_for_it(cell, rows, tmp_path, capsys):
     options = f"--localizer grown --sparsity 0.05 --data {rows}"
     columns = "the columns are text, mark"
-    there, both = f"{columns}; say which one it is", f"{columns}; say which ones they are: --sentence1 and --label"
+    there = f"{columns}; name it by --columns"
+    both = f"{columns}; name them by --columns sentence1=... and --columns label=..."
     for said, line in (
         ("", f"no column 'sentence1' and no column 'label'; {both}"),
-        ("--sentence1 text", f"no column 'label'; {there}: --label"),
-        ("--sentence1 txt --label mark", f"no column 'txt' (did you mean 'text'?); {there}: --sentence1"),
+        ("--columns sentence1=text", f"no column 'label'; {there} label=..."),
+        ("--columns sentence1=txt label=mark", f"no column 'txt' (did you mean 'text'?); {there} sentence1=..."),
     ):
         assert refused(capsys, *cell, tmp_path / "none", f"{options} {said}") == f"{rows}: {line}"
     (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')
-    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --sentence1 text")
-    assert said == f"{lines}: no column 'label'; {there}: --label"
+    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --columns sentence1=text")
+    assert said == f"{lines}: no column 'label'; {there} label=..."
 
 
-def test_too_few_rows_to_hold_some_out_are_told_of_the_option_that_this_command_has(cell, tmp_path, capsys):
+def test_too_few_rows_to_hold_some_out_name_the_option_for_a_test_file(cell, tmp_path, capsys):
     one = write_rows(tmp_path / "one.csv", toy_rows(1, 1))
     line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown --data {one} {COLUMNS}")
-    assert line.endswith("; say --test with a file, or with none") and "holdout" not in line
+    assert line.endswith("; give --test a file, or none") and "holdout" not in line
     for option, other in (("--data", "--test"), ("--test", "--data")):
         files = f"{option} {tmp_path / 'nowhere.csv'} {other} {one}"
         line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown {files} {COLUMNS}")
@@ -547,7 +548,7 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, cap
     for name, model in models.items():
         moved(save_with_words(model, tmp_path / name), tmp_path / f"{name}-tuned")
     rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
-    options = f"--data {rows} --sentence1 text --label mark --localizer grown --test none"
+    options = f"--data {rows} --columns sentence1=text label=mark --localizer grown --test none"
     line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
     assert line.startswith("strange: can't be run on a text of 12 tokens: RuntimeError: shape")
     prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
@@ -589,10 +590,11 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
 
 def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
     assert all(settings_of(name, {}, "") == localizer_of(name).settings() for name in NAMES)
-    assert settings_of("grown", changes_of(["rounds=1"]), "").rounds == 1 != settings_of("grown", {}, "").rounds
+    assert settings_of("grown", {"rounds": parsed("1")}, "").rounds == 1 != settings_of("grown", {}, "").rounds
+    assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
 
 
-def test_a_region_is_told_without_any_values(pico_bert, make_cell):
+def test_a_region_is_found_without_any_values(pico_bert, make_cell):
     cell = make_cell("standard")
     model = skeleton(Checkpoint.open(str(pico_bert)), "standard")
     found = anatomy_of(model, "standard", "pico", "local", None)

@@ -1,7 +1,7 @@
 """From rows of text to token ids: plain, inside a prompt, or as a prompt and the completion that a causal model is to write.
 
-An end token closes each completion if the tokenizer has one: without it nothing would tell that a greedy completion ends
-where it should, and "one" would be an exact match of "one day".
+An end token closes each completion if the tokenizer has one: without it a greedy completion would have no end, and "one" would
+be an exact match of "one day".
 """
 
 import string
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
-from .tasks import FORMS, SENTENCES, Prompt, TaskSpec
+from .tasks import SENTENCES, TEXT_FORMS, Prompt, TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -141,7 +141,9 @@ def rendered(
 
     `mask` stands for {mask}, and nowhere else; None for causal models, whose template ends there.
     """
-    forms = {name: FORMS[form] for _, name, form, _ in string.Formatter().parse(prompt.template) if name in SENTENCES}
+    forms = {
+        name: TEXT_FORMS[form] for _, name, form, _ in string.Formatter().parse(prompt.template) if name in SENTENCES
+    }
     texts = {field: forms.get(field, str)((row.get(field) or "").strip()) for field in SENTENCES}
     if mask:
         texts = {field: text.replace(mask, "") for field, text in texts.items()}
@@ -187,7 +189,7 @@ def encode_completions(
     """Encode rows for a model that completes them; inputs are the prompt and all of the completion but its last token.
 
     With labels the prompt is the task's template up to {mask}, of which the sentences are cut so that the longest label word
-    fits beside it (the cut tells nothing of the row's own), and the completion is the label's word.  Without, prompts are cut
+    fits beside it (so the cut is the same for every label), and the completion is the label's word.  Without, prompts are cut
     from the left.  Raises DataError for a label the task doesn't have and for completions that don't fit into `max_length`.
     """
     if not task.labels:
@@ -220,7 +222,7 @@ def _plain(
         prompt, completion = row["sentence1"].rstrip(" "), row["label"].strip(" ").rstrip()
         # one space between, or the line break that one of them brings
         between = "" if prompt[-1:].isspace() or completion[:1].isspace() else space
-        ids = _closed(between + completion, tokenizer)
+        ids = (*tokenizer(between + completion, add_special_tokens=False)["input_ids"], *_end(tokenizer))
         encoded = tokenizer(prompt, return_special_tokens_mask=True)
         read = encoded["input_ids"][: len(encoded["input_ids"]) - closing]
         first = [*encoded["special_tokens_mask"], 0].index(0)
@@ -244,7 +246,3 @@ def _example(prompt: list[int], completion: tuple[int, ...]) -> Example:
 
 def _end(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-
-
-def _closed(text: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:
-    return (*tokenizer(text, add_special_tokens=False)["input_ids"], *_end(tokenizer))

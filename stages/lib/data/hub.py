@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, without loading scripts: nothing from the hub is ever run.
 
-Whether it answers is asked once and quickly, since the libraries retry for minutes where there is no network.
+One short request finds out whether it answers, since the libraries retry for minutes where there is no network.
 """
 
 import os
@@ -119,9 +119,9 @@ def hub_reachable(timeout_s: float = 4.0) -> bool:
         return False
     answered = threading.Event()
     # In a thread, since the time limit of a request doesn't cover looking up the host's name.
-    asking = threading.Thread(target=_ask, args=(answered, timeout_s), daemon=True)
-    asking.start()
-    asking.join(timeout_s)
+    request = threading.Thread(target=_request, args=(answered, timeout_s), daemon=True)
+    request.start()
+    request.join(timeout_s)
     return answered.is_set()
 
 
@@ -139,7 +139,7 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def _ask(answered: threading.Event, timeout_s: float) -> None:
+def _request(answered: threading.Event, timeout_s: float) -> None:
     request = urllib.request.Request(_endpoint(), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=timeout_s).close()

@@ -3,8 +3,8 @@
 Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
 labels prompt and completion.  train has to be there.  Further columns don't matter.
 
-Python's own readers are used, since pandas fills up rows that are too short, turns the label 1 into 1.0 where a row has none,
-and doesn't say in which line JSON is damaged.
+Python's own readers are used: pandas fills rows that are too short with empty cells, shifts longer ones into an index, reads
+quotation marks that don't match as text, makes the label 1 a 1.0 where a row has none, and names no line of damaged JSON.
 """
 
 import csv
@@ -13,7 +13,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,8 +35,10 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # tab-separated cells of which some stand in quotation marks, those inside them doubled, and no other mark is anywhere
 ENCLOSED = re.compile(r'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
 
+# where the user names a column of the files
+SETTING = "data.columns.{}"
+
 Record = dict[str, Any]
-Place = Callable[[Sequence[str]], str]
 
 
 def load_local(
@@ -47,8 +49,6 @@ def load_local(
     `columns` maps our names to those of the file.  Raises DataError that names the file and the lines with a mistake.
     """
     files = _files(_folder(spec, root))
-    second = {"sentence2": columns["sentence2"]} if "sentence2" in columns and spec.labels else {}
-    columns = {name: columns.get(name, name) for name in spec.columns} | second
     rows = {split: read_file(path, spec, columns) for split, path in files.items()}
     about = {split: {"name": path.name, "sha256": sha256_of(path)} for split, path in files.items()}
     return rows, {"source": "local", "files": about}
@@ -85,21 +85,17 @@ def _files(folder: Path) -> dict[str, Path]:
     return {split: folder / name for split, [name] in found.items()}
 
 
-def setting(columns: Sequence[str]) -> str:
-    """Where settings say what these columns of ours are called in the files."""
-    return f"data.columns: {{{', '.join(f'{column}: ...' for column in columns)}}}"
+def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], setting: str = SETTING) -> list[Row]:
+    """The raw rows of one file; `columns` maps our names to those of the file where these differ.
 
-
-def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], place: Place = setting) -> list[Row]:
-    """The raw rows of one file; `columns` maps the task's columns and perhaps sentence2 to those of the file.
-
-    Raises DataError with the first lines that have a mistake, how many there are, and the `place` where the user says what a
-    column is called.
+    Raises DataError with the first lines that have a mistake, how many there are, and the `setting` of a column's name.
     """
-    columns = ({"sentence2": "sentence2"} if spec.is_pair else {}) | dict(columns)
+    is_pair = spec.labels and (spec.is_pair or "sentence2" in columns)
+    ours = ("sentence2", *spec.columns) if is_pair else spec.columns
+    columns = {name: columns.get(name, name) for name in ours}
     read = _jsonl if ".jsonl" in path.name else _table
     records = [*read(path, _text(path), {"sentence2", *columns.values()})]
-    _require_columns(path, records, columns, place)
+    _require_columns(path, records, columns, setting)
     rows = [record if isinstance(record, str) else _row(record, spec, columns) for _, record in records]
     bad = [f"{path}:{line}: {row}" for (line, _), row in zip(records, rows, strict=True) if isinstance(row, str)]
     if bad:
@@ -185,16 +181,17 @@ def _is_quoted(text: str) -> bool:
 
 
 def _require_columns(
-    path: Path, records: Sequence[tuple[int, Record | str]], columns: Mapping[str, str], place: Place
+    path: Path, records: Sequence[tuple[int, Record | str]], columns: Mapping[str, str], setting: str
 ) -> None:
     """Raise DataError for columns that no row has, with the nearest of those that there are."""
     there = [*dict.fromkeys(name for _, record in records if isinstance(record, dict) for name in record)]
     lacking = {ours: name for ours, name in columns.items() if name not in there}
     if there and lacking:
-        said = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
-        which = "say which one it is" if len(lacking) == 1 else "say which ones they are"
-        other = "; cells of a .csv are parted by commas, those of a .tsv by tabs" if len(there) == 1 else ""
-        raise DataError(f"{path}: {said}; the columns are {', '.join(there)}; {which}: {place([*lacking])}{other}")
+        absent = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
+        which = "name it by" if len(lacking) == 1 else "name them by"
+        other = "; cells of a .csv are separated by commas, those of a .tsv by tabs" if len(there) == 1 else ""
+        named = " and ".join(setting.format(name) for name in lacking)
+        raise DataError(f"{path}: {absent}; the columns are {', '.join(there)}; {which} {named}{other}")
 
 
 def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | str:

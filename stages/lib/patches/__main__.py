@@ -25,14 +25,14 @@ COMMANDS = {
         "Write a graft as a Hugging Face folder, a patch of some kilobytes, a peft adapter, or a difference.",
     ),
     "apply": ("export", "Put a patch onto its base model; another model is refused."),
-    "inspect": ("inspect", "Say where the parameters of a mask lie, and which moved most."),
+    "inspect": ("inspect", "Show where the parameters of a mask lie, and which moved most."),
     "diff": ("inspect", "Compare two masks: what they share, and where."),
     "push": ("hub", "Put a patch onto the hub, with its card."),
     "pull": ("hub", "Fetch a patch from the hub, checked before it gets its name."),
     "compose": ("compose", "Put several masks together into one."),
     "predict": (
         "predict",
-        "Say how probable each label is for a text, by a patch on its base model or by a whole model.",
+        "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
     ),
     "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
 }
@@ -73,7 +73,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Parse the command line and do what it says."""
+    """Parse the command line and run its command."""
     arguments = vars(_parser().parse_args(argv))
     command = arguments.pop("command")
     guarded(f"graft {command}", partial(_run, command, **arguments))

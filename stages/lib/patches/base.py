@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from ..models.checkpoints import Checkpoint, Named, lacking, skeleton, untied
 from ..models.structure import anatomy_of
 from .patch_file import GraftFile
 from .paths import CONFIG
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # the types of files that are narrower than float32, in which values are compared
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16}
@@ -70,52 +73,57 @@ class Base(Weights):
     """Those of a folder, with the config that a model of it is written with, and `dtype`, which holds all that its files do."""
 
     folder: Path
-    anatomy: ModelSpec
+    spec: ModelSpec
     config: dict[str, Any]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype
 
     @classmethod
-    def of(cls, folder: Path, anatomy: ModelSpec, tensors: Tensors, config: dict[str, Any]) -> "Base":
-        """The base model of this anatomy in a folder."""
-        shapes = {name: tuple(shape) for name, shape in anatomy.pretrained.items()}
+    def of(
+        cls, folder: Path, spec: ModelSpec, tensors: Tensors, config: dict[str, Any], dtype: torch.dtype = torch.float32
+    ) -> "Base":
+        """The base model of this structure in a folder."""
+        shapes = {name: tuple(shape) for name, shape in spec.pretrained.items()}
         title, tokens = f"the model in {folder}", config.get("vocab_size")
-        return cls(title, shapes, tensors, anatomy.head_shapes, tokens, "", folder, anatomy, config)
+        return cls(title, shapes, tensors, spec.head_shapes, tokens, "", folder, spec, config, dtype)
 
 
 def open_base(folder: Path, graft: GraftFile) -> Base:
     """The base model in a folder, its tensors mapped: for a mask as the stage `model` writes it, for a patch any folder of it.
 
-    Raises ModelError if it isn't complete, is damaged, or can't be read as the patch says.
+    Raises ModelError if it isn't complete, is damaged, or can't be read as the patch requires.
     """
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
-    ours, mode = (folder / FILE).is_file(), graft.use and graft.use.mode
-    if mode is None and not ours:
+    mode, checkpoint, prefix = graft.use and graft.use.mode, Checkpoint.open(str(folder)), ""
+    spec = read_anatomy(folder) if (folder / FILE).is_file() else None
+    if mode is None and spec is None:
         raise ModelError(
             f"{folder}: a mask is for a model as the stage `model` writes it, and this has no {FILE}; a patch is for any"
         )
-    checkpoint, problems, prefix = Checkpoint.open(str(folder)), [], ""
-    config, others = checkpoint.config, [*checkpoint.files]
-    if ours and (mode is None or CLASSES.get(read_anatomy(folder).mode) == CLASSES[mode]):
-        anatomy = read_anatomy(folder)
+    if spec and (mode is None or CLASSES.get(spec.mode) == CLASSES[mode]):
+        known = Named.of(checkpoint, spec.pretrained, "")
+        config, others, problems = checkpoint.config, [*checkpoint.files], known.problems(spec.pretrained)
     else:
-        model = skeleton(checkpoint, mode)
-        anatomy, prefix = (
-            anatomy_of(model, mode, folder.name, checkpoint.source, None, lacking(checkpoint, model)),
-            model.base_model_prefix,
-        )
+        model, spec, known, problems = read_as(checkpoint, mode)
         model.config.update({"architectures": [type(model).__name__], "dtype": "float32"})
-        config = json.loads(model.config.to_json_string())
+        config, prefix = json.loads(model.config.to_json_string()), model.base_model_prefix
         others = model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
-        problems = untied(Named.of(checkpoint, anatomy.pretrained, prefix), model)
-    known = Named.of(checkpoint, anatomy.pretrained, prefix)
-    if problems := known.problems(anatomy.pretrained) + problems:
+    if problems:
         raise ModelError("; ".join(problems))
-    buffers = Named.of(checkpoint, [name for name in others if name not in anatomy.shapes], prefix)
+    buffers = Named.of(checkpoint, [name for name in others if name not in spec.shapes], prefix)
 
     def read(name: str) -> Tensor:
         return known.read(name).float() if name in known.stored else buffers.read(name)
 
-    opened = Base.of(folder, anatomy, LazyTensors([*known.stored, *buffers.stored], read), config)
     types = [TORCH.get(name, torch.float32) for name in known.types]
-    return replace(opened, dtype=types[0] if len(types) == 1 else torch.float32)
+    dtype = types[0] if len(types) == 1 else torch.float32
+    return Base.of(folder, spec, LazyTensors([*known.stored, *buffers.stored], read), config, dtype)
+
+
+def read_as(checkpoint: Checkpoint, mode: str) -> tuple["PreTrainedModel", ModelSpec, Named, list[str]]:
+    """A checkpoint as the class of a mode: a model without values, its structure, the stored tensors, and all that is wrong."""
+    model = skeleton(checkpoint, mode)
+    name = checkpoint.title if checkpoint.source == "hub" else checkpoint.folder.resolve().name
+    spec = anatomy_of(model, mode, name, checkpoint.source, checkpoint.commit, lacking(checkpoint, model))
+    named = Named.of(checkpoint, spec.pretrained, model.base_model_prefix)
+    return model, spec, named, named.problems(spec.pretrained) + untied(named, model)

@@ -13,10 +13,10 @@ from ..words import as_markdown, percent, words
 from .patch_file import GraftFile, PatchMetadata
 from .paths import FORMS, MODEL, PATCH, PEFT
 
-# the last is of completions
-MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain", "ece": "ECE"}
-MEASURES |= {"token_accuracy": "tokens right"}
-# what fine-tuning has to gain for a part of it to be said; as the default of summary.least_gain
+# measure -> column; tokens are those of completions
+MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
+MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
+# the least that fine-tuning has to gain for a gain of the graft, as the default of summary.least_gain
 LEAST_GAIN = 0.05
 
 Scores = dict[str, dict[str, Any]]
@@ -39,7 +39,7 @@ def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> st
         name=FORMS[form],
         held=held,
         front=_front(use, _with_gain(scores).get(GRAFTED, {}), form),
-        # as Python: what the config says otherwise than that of the base model
+        # as Python: settings of the config that differ from those of the base model
         settings=repr(use.options),
         patch=PATCH,
         source=source,

@@ -10,7 +10,7 @@ from .base import Base, open_base
 from .patch_file import KEY, GraftFile, read_graft
 from .paths import free
 
-# what of a patch's use says how a task is read off the model
+# fields of PatchMetadata that define how a task is read off the model
 READ_BY = ("labels", "config", "prompt", "max_length")
 
 
@@ -54,5 +54,5 @@ def _part(graft: GraftFile, base: Base) -> GraftFile:
         raise MaskError(f"{graft.path}: names no task, by which its part would be found again")
     base.require(graft)
     # not every stage notes the mode, but what fits the base model has its mode
-    about = {**graft.stored.about, "mode": base.anatomy.mode, "file": str(graft.path)}
+    about = {**graft.stored.about, "mode": base.spec.mode, "file": str(graft.path)}
     return replace(graft, stored=replace(graft.stored, about=about))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..io import replacing
@@ -15,27 +14,25 @@ ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 
 def save_curve(path: Path, work: LocalizeContext, shares: list[float], scores: Scores) -> None:
-    """Draw by size, in %, the accuracy of the grafts, between that of the other models, or these shares of the squared movement.
+    """Draw in %, by size, the scores of the grafts beside those of the other models, or these shares of the squared movement.
 
-    The title says the best of the scores or the smallest share, and n; bars are 95 % intervals over the n test rows (1.96 standard errors).
+    The title has the best score or the smallest share, and n; bars are 95 % intervals over the test rows (1.96 standard errors).
     """
-    figure, sizes = Figure(figsize=(6, 4), layout="constrained"), [budget.share for budget in work.budgets]
+    grafts = [row for name, row in scores.items() if name not in ACROSS]
+    sizes, values = [budget.share for budget in work.budgets], [row["score"] for row in grafts] or shares
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="selected / graftable parameters")
     axes.set_ylabel("accuracy (%)" if scores else "share of the squared movement (%)")
-    across = {name: scores[name]["score"] for name in ACROSS if name in scores}
-    rows = [row for name, row in scores.items() if name not in ACROSS]
-    values = [row["score"] for row in rows] or shares
-    bars = [100 * 1.96 * row["accuracy_se"] for row in rows] or None
-    axes.errorbar(
-        sizes, [100 * value for value in values], bars, fmt="o-", capsize=3, label="grafted" if scores else None
-    )
-    axes.set_title(_title(work, dict(zip(sizes, values, strict=True)), scores), fontsize="small", parse_math=False)
-    for name, score in across.items():
-        axes.axhline(100 * score, color="grey", linestyle=ACROSS[name], label=words(name))
+    bars = [100 * 1.96 * row["accuracy_se"] for row in grafts] or None
+    label = "grafted" if scores else None
+    axes.errorbar(sizes, [100 * value for value in values], bars, fmt="o-", capsize=3, label=label)
+    for name in (name for name in ACROSS if name in scores):
+        axes.axhline(100 * scores[name]["score"], color="grey", linestyle=ACROSS[name], label=words(name))
     if scores:
         axes.legend()
+    axes.set_title(_title(work, dict(zip(sizes, values, strict=True)), scores), fontsize="small", parse_math=False)
     with replacing(path) as partial:
-        FigureCanvasAgg(figure).print_png(partial, metadata={"Software": None})
+        figure.savefig(partial, format="png", metadata={"Software": None})
 
 
 def _title(work: LocalizeContext, values: dict[float, float], scores: Scores) -> str:

@@ -8,7 +8,6 @@ new head go along whole, as modules to save; biases of linear layers can't be he
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import nextafter
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask_file import named_tensors
 from ..io import write_json
-from ..models.loading import load_config
+from ..models.checkpoints import Checkpoint, skeleton
 from .base import Base
 from .patch_file import GraftFile
 
@@ -32,25 +31,11 @@ PREFIX = "base_model.model."
 TASKS = {"standard": "SEQ_CLS", "prompt": None, "autoregressive": "CAUSAL_LM"}
 
 
-@dataclass(frozen=True)
-class Deltas:
-    """float32 differences at the places of a mask; `missed` sums stay beside the fine-tuned value, `furthest` at most."""
+def deltas_of(patch: GraftFile, base: Base, names: Iterable[str] | None = None) -> tuple[dict[str, Tensor], str]:
+    """float32 differences at the places of a mask, or of some of its tensors, and a sentence on how exact base + delta is.
 
-    values: dict[str, Tensor]
-    missed: int
-    furthest: float
-
-    def __str__(self) -> str:
-        """The distance that base + delta leaves to the fine-tuned model."""
-        missed = f" but for {self.missed:,}, off by {self.furthest:.1e} at most" if self.missed else " everywhere"
-        return f"base + delta is the fine-tuned value to the bit{missed}"
-
-
-def deltas_of(patch: GraftFile, base: Base, names: Iterable[str] | None = None) -> Deltas:
-    """Differences that make the graft of the base model, or that of some tensors; a new head has no base and is no part of it.
-
-    `after - before` in float32 gives the value to the bit wherever any float32 does: not always where a value ends far
-    nearer to zero than it began, since the sum lies on the coarser grid of what it is made of.
+    A new head has no base and is no part of it.  `after - before` in float32 gives the value to the bit wherever any float32
+    does: not always where a value ends far nearer to zero than it began, since the sum lies on the coarser grid of its terms.
     """
     indices, deltas, missed, furthest = patch.stored.mask.indices, {}, 0, 0.0
     for name in indices if names is None else names:
@@ -59,23 +44,24 @@ def deltas_of(patch: GraftFile, base: Base, names: Iterable[str] | None = None) 
         deltas[name] = after - before
         gap = (before + deltas[name] - after).abs()
         missed, furthest = missed + int((gap > 0).sum()), max(furthest, float(gap.max()) if len(gap) else 0.0)
-    return Deltas(deltas, missed, furthest)
+    where = f"but for {missed:,}, off by {furthest:.1e} at most" if missed else "everywhere"
+    return deltas, f"base + delta is the fine-tuned value to the bit {where}"
 
 
-def whole_delta(deltas: Deltas, patch: GraftFile, base: Base) -> dict[str, Tensor]:
+def whole_delta(deltas: dict[str, Tensor], patch: GraftFile, base: Base) -> dict[str, Tensor]:
     """A tensor for each one of the base model, zero outside the mask."""
     tensors = {name: torch.zeros_like(values) for name, values in base.tensors.items()}
-    for name, values in deltas.values.items():
+    for name, values in deltas.items():
         put_at(tensors[name], patch.stored.mask.indices[name], values)
     return tensors
 
 
-def write_sparse_delta(folder: Path, deltas: Deltas, patch: GraftFile, head: dict[str, Tensor]) -> None:
+def write_sparse_delta(folder: Path, deltas: dict[str, Tensor], patch: GraftFile, head: dict[str, Tensor]) -> None:
     """Write indices, differences and the new head alone, sealed like a mask file."""
     mask, file = patch.stored.mask, folder / DELTA
     shapes = {name: list(shape) for name, shape in mask.region.shapes.items()}
     header = {"format": FORMAT, "version": VERSION, "shapes": shapes, "patch": patch.use.model_dump(), **UNSEALED}
-    save_file(named_tensors(mask, deltas.values, head), file, metadata={"graft": json.dumps(header)})
+    save_file(named_tensors(mask, deltas, head), file, metadata={"graft": json.dumps(header)})
     seal(file)
 
 
@@ -93,15 +79,15 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
         raise MaskError(f"{patch.path}: a peft adapter can't hold {missing}; {hint}")
     if not linear:
         raise MaskError(f"{patch.path}: selects nothing in the weights of linear layers, which an adapter is made of")
-    deltas = deltas_of(patch, base, linear)
-    sparsity = common_sparsity([(len(deltas.values[name]), base.tensors[name].numel()) for name in linear])
+    deltas, exactness = deltas_of(patch, base, linear)
+    sparsity = common_sparsity([(len(deltas[name]), base.tensors[name].numel()) for name in linear])
     tensors = {PREFIX + name: values.float() for name, values in patch.stored.head.items()}
     for name in (f"{norm}.{part}" for norm, parts in norms.items() for part in parts):
         tensors[PREFIX + name] = base.tensors[name].clone()
         if name in indices:
             put_at(tensors[PREFIX + name], indices[name], patch.stored.values[name])
     for name in linear:
-        places = _padded(indices[name], deltas.values[name], base.tensors[name].numel(), sparsity)
+        places = _padded(indices[name], deltas[name], base.tensors[name].numel(), sparsity)
         module = PREFIX + name.removesuffix(".weight")
         tensors |= zip((f"{module}.supertuning_indices", f"{module}.supertuning_values"), places, strict=True)
     config = {
@@ -116,8 +102,8 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
     }
     write_json(folder / CONFIG, config)
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
-    held = f"{sum(map(len, deltas.values.values())):,} values in {len(linear)} linear weights, {len(norms)} norms whole"
-    return f"{held}; {deltas}" + (f"; left out: {missing}" if left else "")
+    held = f"{sum(map(len, deltas.values())):,} values in {len(linear)} linear weights, {len(norms)} norms whole"
+    return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
 
 
 def _head_modules(patch: GraftFile) -> Iterator[str]:
@@ -138,12 +124,7 @@ def common_sparsity(sizes: list[tuple[int, int]]) -> float:
 
 def _holders(patch: GraftFile, base: Base) -> tuple[list[str], dict[str, list[str]], list[str]]:
     """Selected parameters by how they are held: weights of linear layers, norms with all their parameters, not at all."""
-    import transformers
-
-    with torch.device("meta"):
-        model = getattr(transformers, patch.use.auto_class).from_config(
-            load_config(base.folder), trust_remote_code=False
-        )
+    model = skeleton(Checkpoint.open(str(base.folder), tokenizer=False), patch.use.mode)
     linear, norms, left = [], {}, []
     for name in patch.stored.mask.indices:
         owner, _, part = name.rpartition(".")

@@ -18,7 +18,7 @@ from .card import Scores, card_text
 from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
 from .patch_file import GraftFile, for_task, make_patch, read_graft, read_patch
 from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free
-from .project import max_length, pipeline_scores, task_of
+from .project import max_length, pipeline_scores, project_task
 
 # what is copied from the base model as it is
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
@@ -34,7 +34,7 @@ def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_
     pretrained = open_base(base, graft)
     pretrained.require(graft)
     if graft.use is None:
-        spec, length = task_of(graft.stored.about.get("task", "")), max_length()
+        spec, length = project_task(graft.stored.about.get("task", "")), max_length()
         graft = make_patch(graft, spec, pretrained, length, load_tokenizer(base).pad_token_id)
     scores = pipeline_scores(graft.path, graft.use.task)
     return write_folder(target, graft, form, scores, pretrained, leave_out)
@@ -76,12 +76,12 @@ def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, le
         region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
         _write_model(folder, *_in_type_of(patch, base, {**base.tensors, **region, **head}), base)
         return ""
-    deltas = deltas_of(patch, base)
+    deltas, exactness = deltas_of(patch, base)
     if form == SPARSE_DELTA:
         write_sparse_delta(folder, deltas, patch, head)
     else:
         _write_model(folder, {**whole_delta(deltas, patch, base), **head}, patch.use.config, base)
-    return str(deltas)
+    return exactness
 
 
 def _in_type_of(patch: GraftFile, base: Base, whole: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -14,7 +14,7 @@ from ..io import replacing
 from .patch_file import PatchMetadata, read_patch
 from .paths import CARD, PATCH, free
 
-# what the hub's errors say of a repository, the first that fits
+# the hub's errors in words, the first that fits
 REFUSALS = {
     errors.HFValidationError: "is no name of a repository such as 'owner/name'",
     errors.RevisionNotFoundError: "the hub has no such revision of it",
@@ -64,7 +64,7 @@ def pull(name: str, to: Path, revision: str | None) -> str:
 
 
 def _licence(use: PatchMetadata) -> str | None:
-    """The licence on the base model's card, if it has one that can be asked for, as the hub writes it."""
+    """The licence on the base model's card, as the hub writes it; None where there is no such card within reach."""
     if use.source == "packaged":  # "MIT (package), Apache-2.0 (model)"
         return find_package(use.base, kind="model").licence.split(", ")[-1].partition(" ")[0].lower()
     if use.source != "hub":
@@ -77,10 +77,10 @@ def _licence(use: PatchMetadata) -> str | None:
 
 @contextmanager
 def _plain_refusals(name: str) -> Iterator[None]:
-    """Say in one line what the hub, or the way to it, says against a repository."""
-    disable_progress_bars()  # it is about kilobytes
+    """Turn the errors of the hub, and of the network, into one line about a repository."""
+    disable_progress_bars()  # files have kilobytes
     try:
         yield
     except Exception as error:  # a connection that breaks has no error type of its own
-        known = next((words for kind, words in REFUSALS.items() if isinstance(error, kind)), one_line(error))
-        raise StorageError(f"{name}: {known}") from error
+        reason = next((words for kind, words in REFUSALS.items() if isinstance(error, kind)), one_line(error))
+        raise StorageError(f"{name}: {reason}") from error

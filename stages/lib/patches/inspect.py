@@ -20,7 +20,7 @@ from .patch_file import GraftFile, read_graft
 from .paths import PRETRAINED
 
 LARGEST = 5
-MEASURES = ("selected", "parameters", "share", "chance")
+COLUMNS = ("selected", "parameters", "share", "chance")
 
 
 def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
@@ -48,9 +48,8 @@ def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
 def diff(first: Path, second: Path, as_json: bool) -> str:
     """The overlap of two masks or patches: first and second (`identity`), and more.
 
-    same_model: equal base models, as far as their regions go.  It, overlap, layers and values are null
-    unless both have the same region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered
-    as in the parameters' names.
+    same_model: equal base models, as far as their regions go.  It, overlap and layers are null unless both have the same
+    region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered as in the parameters' names.
     """
     grafts = [read_graft(path) for path in (first, second)]
     names = dict(zip(("first", "second"), map(identity, grafts), strict=True))
@@ -100,8 +99,8 @@ def _added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Rows of `composition` summed over everything but `by`, in the order of its first appearance."""
     sums: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(MEASURES, 0)})
-        for measure in MEASURES:
+        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(COLUMNS, 0)})
+        for measure in COLUMNS:
             found[measure] += row[measure]
     return [*sums.values()]
 
@@ -136,45 +135,34 @@ def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
     masks = [graft.stored.mask for graft in (first, second)]
     region = masks[0].region
     if [*region.shapes.items()] != [*masks[1].region.shapes.items()]:
-        return dict.fromkeys(("same_model", "overlap", "layers", "values"))
+        return dict.fromkeys(("same_model", "overlap", "layers"))
     both = masks[0] & masks[1]
     counts = [*(mask.counts for mask in (*masks, both)), dict(zip(region.shapes, region.sizes, strict=True))]
-    layers: dict[int | None, list[int]] = {}
+    layers: dict[int | None, list[str]] = {}
     for name in region.shapes:
-        sums = layers.setdefault(layer_of(name), [0] * len(counts))
-        layers[layer_of(name)] = [total + count.get(name, 0) for total, count in zip(sums, counts, strict=True)]
+        layers.setdefault(layer_of(name), []).append(name)
+    overlaps = {
+        layer: _overlap(*(sum(count.get(name, 0) for name in names) for count in counts))
+        for layer, names in layers.items()
+    }
     return {
         "same_model": first.stored.about.get("fingerprint") == second.stored.about.get("fingerprint"),
-        "overlap": _overlap(*map(sum, zip(*layers.values(), strict=True))),
-        "layers": [{"layer": layer, **_overlap(*sums)} for layer, sums in layers.items()],
-        "values": _values(first, second, both.indices),
+        "overlap": _overlap(*(mask.selected for mask in (*masks, both)), region.size),
+        "layers": [{"layer": layer, **overlap} for layer, overlap in overlaps.items()],
     }
 
 
 def _overlap(first: int, second: int, both: int, size: int) -> dict[str, Any]:
-    """Of two sets of these sizes within a set, and of two random ones."""
-    union = first + second - both
+    """Measures of two sets of these sizes within a set, each beside that of two random ones."""
+    either = first + second - both
     return {
         "first": first,
         "second": second,
         "both": both,
-        "iou": both / union if union else 0.0,
+        "iou": both / either if either else 0.0,
         "chance_iou": chance_iou(first, second, size),
         "of_first": both / first if first else 0.0,
         "chance_of_first": chance_asymmetric_overlap(second, first, size),
         "of_second": both / second if second else 0.0,
         "chance_of_second": chance_asymmetric_overlap(first, second, size),
     }
-
-
-def _values(first: GraftFile, second: GraftFile, shared: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Of the shared parameters: how many have other values, and the largest and the median difference."""
-    gaps = [torch.empty(0, dtype=torch.float64)]
-    for name, indices in shared.items():
-        places = [torch.searchsorted(graft.stored.mask.indices[name], indices) for graft in (first, second)]
-        one, other = (graft.stored.values[name][at] for graft, at in zip((first, second), places, strict=True))
-        gaps.append((one.double() - other.double()).abs())
-    gap = torch.cat(gaps)
-    median, largest = (float(gap.median()), float(gap.max())) if len(gap) else (None, None)
-    counts = {"shared": len(gap), "differ": int((gap > 0).sum())}
-    return {**counts, "median_difference": median, "largest_difference": largest}

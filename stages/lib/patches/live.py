@@ -26,13 +26,13 @@ from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
 from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, named_weights
-from ..models.loading import FROM_FOLDER, load_config
+from ..models.loading import load_model
 from ..models.sources import find_checkpoint
 from .base import Weights
 from .patch_file import GraftFile, read_patch
 
-# what is to be put back into a model, for each patch that is on it, the latest last
-ON: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
+# model -> the values to put back for each patch that is on it, the latest last
+APPLIED: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,36 +45,27 @@ class OpenPatch:
     config: dict[str, Any]
 
 
-def load_graft(base: str | Path, patch: str | Path, **options: Any) -> nn.Module:
+def load_graft(
+    base: str | Path, patch: str | Path, revision: str | None = None, dtype: torch.dtype | str = torch.float32
+) -> nn.Module:
     """The base model of a folder or the hub with a patch (its folder or file) on it, in eval mode.
 
-    `options` are those of transformers' `from_pretrained`.  All is checked and put together in float32; a `dtype` is what
-    the result is turned into.  Raises MaskError if the patch is damaged or was made for another model, ModelError if the base
-    isn't complete or names code of its own or of the hub, which is never run.
+    All is checked and put together in float32; `dtype` is what the result is rounded to.  Raises MaskError if the patch is
+    damaged or was made for another model, ModelError if the base isn't complete or names code of its own or of the hub, which
+    is never run.
     """
-    import transformers
+    from transformers import logging
 
-    file, dtype = read_patch(Path(patch)), options.pop("dtype", torch.float32)
-    dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    file, dtype = read_patch(Path(patch)), getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype):
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
-    folder, _ = find_checkpoint(str(base), options.pop("revision", None), tokenizer=False)
-    known = load_config(folder)
-    # RWKV and CodeGen have no setting for a padding token, and take it only afterwards
-    late = {name: value for name, value in file.use.options.items() if not hasattr(known, name)}
-    early = {name: value for name, value in file.use.options.items() if name not in late}
-    options = {"use_safetensors": True, **options, **early, **FROM_FOLDER, "dtype": torch.float32}
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # it would tell of a head that is missing, which the patch has
-    try:
-        model = getattr(transformers, file.use.auto_class).from_pretrained(folder, **options)
-    except AssertionError as error:  # a padding token that the model doesn't have
-        raise MaskError(f"{file.path}: damaged: {base} can't be loaded with {file.use.options}: {error}") from error
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    _set_config(model, late)
+    folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
+    verbosity = logging.get_verbosity()
+    model = load_model(folder, file.use.mode, file.use.labels, new_head=True)
+    logging.set_verbosity(verbosity)  # load_model silences reports of a missing head, which the patch has
+    _set_config(model, file.use.options)
     write(_places(file, model))
-    return model.eval().to(dtype)
+    return model.to(dtype)
 
 
 def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
@@ -98,10 +89,10 @@ def grafted(
 ) -> Iterator[nn.Module]:
     """The model with a graft on it inside `with`; afterwards every bit is as before, whatever happened.
 
-    The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (of a patch what the
-    config says of its labels, too), and of a fine-tuned model the buffers that differ, such as the running statistics of
-    BatchNorm.  May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a
-    path; ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
+    The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (for a patch also
+    the labels in the config), and of a fine-tuned model the buffers that differ, such as the running statistics of BatchNorm.
+    May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a path;
+    ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
     """
     if mask is not None:
         graft = OpenPatch(Path("mask"), model, places_of(model, graft, mask), {})
@@ -109,8 +100,8 @@ def grafted(
     if opened.model is not model:
         raise ModelError(f"{opened.path}: was opened for another model than this {type(model).__name__}")
     before, config = read(opened.places), {name: getattr(model.config, name, None) for name in opened.config}
-    on = ON.setdefault(model, [])
-    on.append(before)
+    applied = APPLIED.setdefault(model, [])
+    applied.append(before)
     try:
         write(opened.places)
         _set_config(model, opened.config)
@@ -118,7 +109,7 @@ def grafted(
     finally:
         write(before)
         _set_config(model, config)
-        if on.pop() is not before:
+        if applied.pop() is not before:
             raise RuntimeError("patches left a model in another order than `with` nests them: load it anew")
 
 
@@ -162,7 +153,7 @@ def _without_patches(model: nn.Module) -> Iterator[None]:
     """The model as it is without the patches that are on it."""
     taken_off: list[Places] = []
     try:
-        for before in reversed(ON.get(model, [])):
+        for before in reversed(APPLIED.get(model, [])):
             taken_off.append(read(before))
             write(before)
         yield

@@ -1,8 +1,9 @@
-"""localize: the patch between two checkpoints of anybody's, found tensor by tensor, so at any size."""
+"""localize: the patch between any two checkpoints, found tensor by tensor, so at any size."""
 
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, localizer_of, settings_of
+from ..localizers.registry import Budget, FoundMask, Localizer, localizer_of, settings_of
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
@@ -24,10 +25,10 @@ from .base import Base
 from .card import Scores, score_table
 from .export import write_folder
 from .localize_context import LocalizeContext, PeakMemory, warn_of_size
-from .localize_data import MOST_TOKENS, find_with_data, graft_names
+from .localize_data import find_with_data, graft_names, longest_text
 from .options import LocalizeOptions
-from .pair import Pair, carried, open_pair, survey
-from .patch_file import GraftFile, make_patch
+from .pair import Pair, open_pair, squared_movement, squared_movement_in
+from .patch_file import GraftFile, make_patch, task_of
 from .paths import AS_PATCH, PATCH, free
 
 
@@ -41,15 +42,15 @@ def localize(**options: Any) -> str:
     if several := len(sizes := sorted({*request.sparsity})) > 1:
         from .curve import save_curve  # what it needs is found missing before the work, not after
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
-    region = pair.anatomy.region(request.region, "--region")
+    region = pair.spec.region(request.region, "--region")
     budgets = [Budget.of(region, size, "top_k", "--sparsity") for size in sizes]
-    most = request.max_length or min(pair.tokenizer.model_max_length, MOST_TOKENS, pair.most_tokens or MOST_TOKENS)
     _require_fit(request, pair)
-    work = LocalizeContext(request, pair, region, budgets, task_of(request, pair), most, settings, peak)
+    length = request.max_length or longest_text(pair.tokenizer, pair.most_tokens)
+    work = LocalizeContext(request, pair, region, budgets, _task(request, pair), length, settings, peak)
     if request.data:
         warn_of_size(pair)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
-        moved = survey(pair, request.region, step)
+        moved = squared_movement(pair, request.region, step)
     found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
     whole = sum(moved[name] for name in {*request.region})
     written, shares = _write(work, found, scores, target, whole)
@@ -72,7 +73,7 @@ def _write(
         folder = target if len(names) == 1 else target / f"{budget.share:g}"
         patch = _make_patch(work, one, folder)
         own = {GRAFTED if key == name else key: row for key, row in scores.items() if key not in names or key == name}
-        shares.append(carried(work.pair, patch.stored.mask, patch.stored.values) / whole)
+        shares.append(squared_movement_in(work.pair, patch.stored.mask, patch.stored.values) / whole)
         lines.append(write_folder(folder, patch, AS_PATCH, own))
         lines.append(f"{percent(shares[-1])} % of the region's squared movement.")
     return lines, shares
@@ -81,33 +82,33 @@ def _write(
 def _settings(request: LocalizeOptions) -> Section:
     """The settings of the localizer; raises ParamsError for options that don't go together."""
     name, localizer = request.localizer, localizer_of(request.localizer)
+
+    def known(fits: Callable[[Localizer], bool]) -> str:
+        return ", ".join(other for other in NAMES if fits(localizer_of(other)))
+
     if request.test and request.data is None:
         raise ParamsError("--test: is for the rows of --data")
     if request.data is None and localizer.needs_model:
-        others = ", ".join(other for other in NAMES if not localizer_of(other).needs_model)
+        others = known(lambda one: not one.needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
     if request.dtype != "float32" and localizer.arrays:
-        found = {other: localizer_of(other) for other in NAMES}
-        slim = ", ".join(other for other, one in found.items() if not one.arrays and one.needs_model)
+        slim = known(lambda one: one.needs_model and not one.arrays)
         raise ParamsError(f"--dtype: {name} works in float32; {request.dtype} is for {slim}")
-    return settings_of(name, changes_of(request.set), "--set ")
+    return settings_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
 
 
-def changes_of(items: list[str]) -> dict[str, Any]:
-    """Settings given as NAME=VALUE, values as in JSON, or else as text."""
-    changes: dict[str, Any] = {}
-    for name, _, text in (item.partition("=") for item in items):
-        try:
-            changes[name] = json.loads(text)
-        except ValueError:
-            changes[name] = text
-    return changes
+def parsed(text: str) -> object:
+    """The value of a setting as in JSON, or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _require_fit(request: LocalizeOptions, pair: Pair) -> None:
     """Raise ParamsError for texts longer than the model can read, or where the live one would round what a checkpoint has."""
     if pair.most_tokens and (request.max_length or 0) > pair.most_tokens:
-        most = f"{pair.anatomy.name} can read at most {pair.most_tokens} tokens"
+        most = f"{pair.spec.name} can read at most {pair.most_tokens} tokens"
         raise ParamsError(f"--max-length: {request.max_length} is not allowed: {most}")
     wider = [side.checkpoint.title for side in (pair.base, pair.finetuned) if side.types != {"BF16"}]
     if request.dtype != "float32" and wider:
@@ -115,24 +116,20 @@ def _require_fit(request: LocalizeOptions, pair: Pair) -> None:
         raise ParamsError(f"--dtype: bfloat16 would round {weights}; take float32")
 
 
-def task_of(request: LocalizeOptions, pair: Pair) -> TaskSpec:
-    """The task by the request and the checkpoint's own labels; one without labels if neither says any."""
+def _task(request: LocalizeOptions, pair: Pair) -> TaskSpec:
+    """The task: the labels are those of the classifier's head or of the verbalizer, none if there is neither."""
     name = request.task or Path(request.finetuned).resolve().name
-    words, standard = dict(item.partition("=")[::2] for item in request.verbalizer), pair.mode == "standard"
-    labels = request.labels or (pair.labels if standard else [*words])
-    if standard and len(labels) != len(pair.labels):
-        theirs = f"the checkpoint has {len(pair.labels)} ({listed(pair.labels)})"
-        raise DataError(f"--labels: names {len(labels)} labels, and {theirs}")
-    if standard and (request.prompt or words):
+    standard = pair.mode == "standard"
+    if standard and (request.prompt or request.verbalizer):
         raise DataError(
             "--prompt: is for a language model, and this is a classifier, whose labels are those of its head"
         )
+    labels = pair.labels if standard else [*request.verbalizer]
     if not labels and (request.prompt or (request.data and pair.mode != "generative")):
         raise DataError("--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label")
-    prompt = {"template": request.prompt or "", "verbalizer": words}
-    prompts = {} if standard or not labels else {"prompt" if pair.mode == "prompt" else "causal_prompt": prompt}
+    prompt = {"template": request.prompt or "", "verbalizer": request.verbalizer}
     try:
-        return TaskSpec(name=name, title=name, kind=name, labels=labels, **prompts)
+        return task_of(name, name, labels, pair.mode, None if standard or not labels else prompt)
     except ValidationError as error:
         raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None
 
@@ -150,25 +147,25 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
     """The patch of a mask, which `target` is to hold."""
     pair, mask, checkpoint = work.pair, found.mask, work.pair.base.checkpoint
     about = {
-        "model": pair.anatomy.name,
+        "model": pair.spec.name,
         "task": work.task.name,
         "seed": work.request.seed,
         "localizer": work.request.localizer,
         "mode": pair.mode,
-        "model_parameters": pair.anatomy.parameters,
+        "model_parameters": pair.spec.parameters,
         "rule": "top_k",
     }
-    head = {name: pair.finetuned.read(name).clone() for name in pair.anatomy.names([HEAD])}
+    head = {name: pair.finetuned.read(name).clone() for name in pair.spec.names([HEAD])}
     values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     with work.peak.progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as step:
-        base = Base.of(checkpoint.folder, pair.anatomy, pair.base.values(step), checkpoint.config)
+        base = Base.of(checkpoint.folder, pair.spec, pair.base.values(step), checkpoint.config)
         about["fingerprint"] = work.region.fingerprint(base.tensors)
         graft = GraftFile(target / PATCH, StoredMask(mask, values, head, {**about, **found.record}))
         return make_patch(graft, work.task, base, work.max_length, pair.tokenizer.pad_token_id)
 
 
 def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:
-    """What the patch was made by, and what it leaves out."""
+    """Lines on how the checkpoints were read and compared, and on what the patch leaves out."""
     labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
     lines = [f"Read as {work.pair.mode}; {labels}"]
     if outside := {name: squares for name, squares in moved.items() if name not in work.request.region and squares}:

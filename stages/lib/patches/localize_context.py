@@ -1,4 +1,4 @@
-"""What goes into a run of `localize`, and the memory that it takes beside mapped files."""
+"""The inputs of a run of `localize`, and the memory that it takes beside mapped files."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -22,35 +22,35 @@ GIBIBYTE = 2**30
 
 
 class PeakMemory:
-    """The most memory of this process that was seen whenever it was looked, in bytes.
+    """The most memory that this process had whenever it was measured, in bytes.
 
-    Pages of mapped files don't count, since the system can take them back; where it doesn't tell them apart, they do.
+    Pages of mapped files don't count, since the system can take them back; where it reports no shared pages, they do.
     """
 
     def __init__(self) -> None:
         self.bytes, self._process = 0, psutil.Process()
-        self.look()
+        self.measure()
 
-    def look(self, *_: object) -> None:
-        """See how much there is now."""
-        found = self._process.memory_info()
-        self.bytes = max(self.bytes, found.rss - getattr(found, "shared", 0))
+    def measure(self, *_: object) -> None:
+        """Measure once more."""
+        memory = self._process.memory_info()
+        self.bytes = max(self.bytes, memory.rss - getattr(memory, "shared", 0))
 
     @contextmanager
     def progress(self, title: str, total: int | None, unit: str) -> Iterator[Callable[..., None]]:
-        """A progress bar; gives a function that moves it (by a number, else by one) and looks."""
+        """A progress bar; gives a function that moves it, by a number or else by one, and measures."""
         with progress(title, total, unit) as bar:
 
             def step(number: object = 1) -> None:
                 bar.update(number if isinstance(number, int) else 1)
-                self.look()
+                self.measure()
 
             yield step
 
 
 @dataclass(frozen=True)
 class LocalizeContext:
-    """Everything that a localizer is run with; the request is what was asked for on the command line, the smallest budget first."""
+    """The inputs of a run: the options of the command line, and what follows from them; the smallest budget comes first."""
 
     request: LocalizeOptions
     pair: Pair
@@ -62,7 +62,7 @@ class LocalizeContext:
     peak: PeakMemory
 
     def find_masks(self, evidence: LocalizerInput) -> list[FoundMask]:
-        """The mask of each budget, as if it were the only one: of a localizer that only ranks from one ranking, since these are nested."""
+        """The mask of each budget, as if it were the only one; a localizer that only ranks does so once, since its masks are nested."""
         name, localizer, order = self.request.localizer, localizer_of(self.request.localizer), None
         if localizer.refine is None:
             order = localizer.rank(evidence, self.settings, self.budgets[-1].k)
@@ -74,7 +74,7 @@ class LocalizeContext:
 
 
 def warn_of_size(pair: Pair) -> None:
-    """Say on stderr if the files of a model that is loaded whole are larger than the memory that is free."""
+    """Warn on stderr if the files of a model that is loaded whole are larger than the free memory."""
     size = sum(file.stat().st_size for file in weight_files(pair.finetuned.checkpoint.folder))
     if size > (free := psutil.virtual_memory().available):
         print(

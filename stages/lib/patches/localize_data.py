@@ -1,9 +1,9 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
@@ -27,29 +27,34 @@ from .card import Scores
 from .localize_context import LocalizeContext
 from .options import LocalizeOptions
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
-# of a model that says no limit itself
+# of a model without a limit of its own
 MOST_TOKENS = 512
+# padded tokens of a batch, which memory grows with
+BATCH_TOKENS = 512
 BINS = 15
 # gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
-MOST = 2**26
+MOST_GRADIENTS = 2**26
 
 
 def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list[str]]:
-    """The masks by the localizer that was asked for, the scores of all models on the test rows, and lines on the rows.
+    """The masks of the chosen localizer, the scores of all models on the test rows, and lines on the rows.
 
-    The whole region's fine-tuned values on the base are the graft of everything: what no smaller one is expected to beat, and
-    where they score lower than the fine-tuned model, something outside the region matters.
+    Scored with them is the graft of the whole region, which no smaller one is expected to beat: where it scores lower than the
+    fine-tuned model, something outside the region matters.
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
-    rows, lines = split_rows(work)
+    rows, lines = _split_rows(work)
     pair, request = work.pair, work.request
     model = _load(work)
     require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
-    before, after = (side.values(work.peak.look, model.runtime.device) for side in (pair.base, pair.finetuned))
+    before, after = (side.values(work.peak.measure, model.runtime.device) for side in (pair.base, pair.finetuned))
     grafts = graft_names(work)
     evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3 + len(grafts))
     with evaluation.progress("score"):
@@ -57,9 +62,9 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
         model.put(before)
         evaluation.predict(PRETRAINED)
         with work.peak.progress("localize", None, "example") as step:
-            rounded = pair.rounded_base.values(work.peak.look, model.runtime.device)
+            rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
-            evidence = replace(in_portions(evidence, MOST), generator=draws(request.localizer, *words[1:]))
+            evidence = replace(in_portions(evidence, MOST_GRADIENTS), generator=draws(request.localizer, *words[1:]))
             evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             found = work.find_masks(counted(evidence, len(rows["train"]), step))
         masks = [one.mask for one in found]
@@ -79,20 +84,24 @@ def graft_names(work: LocalizeContext) -> list[str]:
 def _load(work: LocalizeContext) -> LabelModel:
     """The fine-tuned model, live."""
     tuned, base = work.pair.finetuned.checkpoint.folder, work.pair.base.checkpoint.folder
-    machine = machine_of(work.request.batch_tokens)
     settings = ModelParams.model_construct(mode=work.pair.mode, max_length=work.max_length)
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
-        return LabelModel.load(links, work.task, settings, machine, dtype=work.request.dtype)
+        return LabelModel.load(links, work.task, settings, best_device(), dtype=work.request.dtype)
 
 
-def machine_of(batch_tokens: int) -> Runtime:
+def best_device() -> Runtime:
     """The best device that there is, in float32."""
     usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
-    return start(RuntimeParams.model_construct(batch_tokens=batch_tokens, **usual))
+    return start(RuntimeParams.model_construct(batch_tokens=BATCH_TOKENS, **usual))
 
 
-def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
+def longest_text(tokenizer: "PreTrainedTokenizerBase", most_tokens: int | None) -> int:
+    """The tokens that a text may have by its tokenizer and by what the model can read; at most MOST_TOKENS."""
+    return min(tokenizer.model_max_length, MOST_TOKENS, most_tokens or MOST_TOKENS)
+
+
+def _split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
     """Rows of train, dev and test, which share no text, and a line about them.
 
     Without a test file a fifth of the rows is held out by their text; a fifth of the others is dev, by text and seed.
@@ -102,7 +111,7 @@ def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
         kind = "is of a problem type whose rows have several labels or none"
         raise DataError(f"{request.finetuned}: {kind}; take no --data")
     spec, raw = _raw_rows(request, work.task)
-    table = build_table(spec, raw, {}, "say --test with a file, or with none")
+    table = build_table(spec, raw, {}, "give --test a file, or none")
     parts = {split: [bare(row) for row in table.rows if row["split"] == split] for split in ("train", "test")}
     if request.test == NO_TEST:
         parts["test"] = []
@@ -121,31 +130,25 @@ def split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]:
 
 def _raw_rows(request: LocalizeOptions, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
     """The rows of --data and --test; of the task, labels by their numbers if that is what the rows have."""
-    columns = dict(zip(task.columns, (request.sentence1, request.label), strict=True))
-    columns = {theirs: name or theirs for theirs, name in columns.items()}
-    columns |= {"sentence2": request.sentence2} if request.sentence2 and task.labels else {}
     if task.labels:
-        there = {row["label"] for row in _read(request.data, task.model_copy(update={"relabel": {}}), columns)}
+        there = {row["label"] for row in _read("--data", request, task.model_copy(update={"relabel": {}}))}
         numbers = {str(number): label for number, label in enumerate(task.labels)}
         if there <= numbers.keys() and not there <= {*task.labels}:
             task = task.model_copy(update={"relabel": numbers})
-    raw = {"train": _read(request.data, task, columns)}
+    raw = {"train": _read("--data", request, task)}
     if request.test is not None:
-        raw["test"] = raw["train"] if request.test == NO_TEST else _read(Path(request.test), task, columns, "--test")
+        raw["test"] = raw["train"] if request.test == NO_TEST else _read("--test", request, task)
     if task.relabel and (other := {row["label"] for row in raw.get("test", ()) if row["label"]} - task.relabel.keys()):
         none = f"of which {listed(sorted(other))} stands for none; known: {listed([*task.relabel])}"
         raise DataError(f"--test: labels by their numbers, {none}")
     return task, raw
 
 
-def _read(path: Path, spec: TaskSpec, columns: dict[str, str], option: str = "--data") -> list[Row]:
+def _read(option: str, request: LocalizeOptions, task: TaskSpec) -> list[Row]:
+    """The rows of the file that an option names."""
+    path = Path(getattr(request, option.removeprefix("--")))
     if not path.is_file():
         raise DataError(f"{option}: there is no file {path}")
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{option}: {path} should be one of *{', *'.join(ENDINGS)}")
-    return read_file(path, spec, columns, _options)
-
-
-def _options(columns: Sequence[str]) -> str:
-    names = ({"prompt": "sentence1", "completion": "label"}.get(column, column) for column in columns)
-    return " and ".join(f"--{name}" for name in names)
+    return read_file(path, task, request.columns, "--columns {}=...")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from ..errors import ParamsError, did_you_mean, plain_problem
 from ..localizers.names import NAMES
@@ -18,14 +18,16 @@ def _localizer(name: str) -> str:
     return name
 
 
-def _assignment(item: str) -> str:
-    name, _, value = item.partition("=")
-    if not name or not value:
-        raise ValueError("NAME=VALUE")
-    return item
+def _table(items: list[str]) -> dict[str, str]:
+    table = dict(item.partition("=")[::2] for item in items)
+    if wrong := [item for item in items if not all(item.partition("="))]:
+        raise ValueError(f"NAME=VALUE, which {' and '.join(map(repr, wrong))} is not")
+    if len(table) < len(items):
+        raise ValueError("one value for each name")
+    return table
 
 
-Assignments = list[Annotated[str, AfterValidator(_assignment)]]
+Column = Literal["sentence1", "sentence2", "label", "prompt", "completion"]
 
 
 class LocalizeOptions(Section):
@@ -51,9 +53,10 @@ class LocalizeOptions(Section):
     revision: str | None = Field(None, description="commit, tag or branch of the base model on the hub")
     finetuned_revision: str | None = Field(None, description="the same of the fine-tuned one")
     task: str | None = Field(None, description="what to call the task; default: the name of the fine-tuned checkpoint")
-    labels: list[str] = Field([], description="names of the labels in the order of the logits; default: its config's")
     prompt: str | None = Field(None, description="template with {sentence1} and {mask}, of a language model")
-    verbalizer: Assignments = Field([], description="LABEL=WORD for each label: its word in the prompt")
+    verbalizer: Annotated[dict[str, str], BeforeValidator(_table)] = Field(
+        {}, description="LABEL=WORD for each label: its word in the prompt"
+    )
     data: Path | None = Field(
         None,
         description="labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients; of --mode generative without "
@@ -62,26 +65,21 @@ class LocalizeOptions(Section):
     test: str | None = Field(
         None, description="rows to score on; default: a fifth of --data, by their text; none: no scores"
     )
-    sentence1: str | None = Field(None, description="column of the text or prompt; default: sentence1 or prompt")
-    sentence2: str | None = Field(None, description="column of a second text; default: sentence2, if it is there")
-    label: str | None = Field(None, description="column of the label or completion; default: label or completion")
+    columns: Annotated[dict[Column, str], BeforeValidator(_table)] = Field(
+        {},
+        description="sentence1=TEXT label=KIND: columns of other names than sentence1, sentence2 and label (or prompt and completion)",
+    )
     max_length: int | None = Field(
         None, ge=8, description="tokens of a text; default: what the model can read, at most 512"
     )
-    batch_tokens: int = Field(512, ge=16, description="padded tokens of a batch, which memory grows with")
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="of the live model that gradients are taken of: bfloat16 takes half, where both checkpoints are",
     )
-    set: Assignments = Field([], description="NAME=VALUE: settings of the localizer")
+    set: Annotated[dict[str, str], BeforeValidator(_table)] = Field(
+        {}, description="NAME=VALUE: settings of the localizer"
+    )
     seed: int = Field(0, ge=0, description="of what a localizer draws")
-
-    @field_validator("verbalizer")
-    @classmethod
-    def _check_verbalizer(cls, items: list[str]) -> list[str]:
-        if len({item.partition("=")[0] for item in items}) < len(items):
-            raise ValueError("one word for each label")
-        return items
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> "LocalizeOptions":
@@ -98,7 +96,7 @@ def add_options(parser: ArgumentParser) -> None:
     hints = get_type_hints(LocalizeOptions)
     for name, field in LocalizeOptions.model_fields.items():
         kinds = {int, float, Path} & {hints[name], *get_args(hints[name])}
-        several = {"nargs": "+", "action": "extend"} if get_origin(hints[name]) is list else {}
+        several = {"nargs": "+", "action": "extend"} if get_origin(hints[name]) in (list, dict) else {}
         default = f"; default: {field.default}" if field.default and not several else ""
         parser.add_argument(
             f"--{name.replace('_', '-')}",

@@ -1,4 +1,4 @@
-"""Two checkpoints of anybody's: whether one can be the fine-tuned other, and how far everything moved in between."""
+"""Any two checkpoints: whether one can be the other after fine-tuning, and how far everything moved in between."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,20 +11,10 @@ from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
 from ..models.anatomy import CLASSES, ModelSpec, most_tokens
-from ..models.checkpoints import (
-    Checkpoint,
-    Named,
-    fitted,
-    labels_of,
-    lacking,
-    listed,
-    mode_of,
-    skeleton,
-    unread,
-    untied,
-)
+from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.loading import load_tokenizer
-from ..models.structure import anatomy_of, require_embeddings
+from ..models.structure import require_embeddings
+from .base import read_as
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,7 @@ class Pair:
 
     base: Named
     finetuned: Named
-    anatomy: ModelSpec
+    spec: ModelSpec
     labels: list[str]
     tokenizer: Any
     most_tokens: int | None
@@ -49,7 +39,7 @@ class Pair:
 
     @property
     def rounding(self) -> list[str]:
-        """A line on that, if the fine-tuned one was saved in a narrower type."""
+        """A line on the rounding, if the fine-tuned one was saved in a narrower type."""
         if "F32" not in self.base.types or "F32" in self.finetuned.types:
             return []
         title, types = self.base.checkpoint.title, " and ".join(sorted(self.finetuned.types))
@@ -60,7 +50,7 @@ class Pair:
     @property
     def mode(self) -> str:
         """The reading of labels off the fine-tuned one: `model.mode`."""
-        return self.anatomy.mode
+        return self.spec.mode
 
 
 def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str | None, str | None]) -> Pair:
@@ -69,13 +59,10 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     after = Checkpoint.open(finetuned, revisions[1], tokenizer=False)
     mode = _common_mode(before, after, mode)
     labels = labels_of(after) if mode == "standard" else []
-    model, tokenizer = skeleton(before, mode), load_tokenizer(before.folder)
+    (model, spec, named, problems), tokenizer = read_as(before, mode), load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
-    name = before.title if before.source == "hub" else before.folder.resolve().name
-    anatomy = anatomy_of(model, mode, name, before.source, before.commit or revisions[0], lacking(before, model))
-    named = Named.of(before, anatomy.pretrained, model.base_model_prefix)
-    tuned, other, misfits = fitted(after, len(labels), model, anatomy)
-    problems = named.problems(anatomy.pretrained) + untied(named, model) + misfits
+    tuned, other, misfits = fitted(after, len(labels), model, spec)
+    problems += misfits
     if mode == "standard" and len(labels) < 2:
         reason = f"its head has {len(labels)} output, a number and no label, and a graft is for labels"
         problems.append(f"{after.title}: {reason}")
@@ -83,11 +70,11 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
         problems.append(f"{before.title}: is an encoder-decoder, of which only half would be grafted")
     if problems:
         raise ModelError("; ".join(problems))
-    return Pair(named, tuned, anatomy, labels, tokenizer, most_tokens(model), unread(tuned, other))
+    return Pair(named, tuned, spec, labels, tokenizer, most_tokens(model), unread(tuned, other))
 
 
 def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:
-    """The mode asked for, or that of the fine-tuned checkpoint's class; raises ModelError if these two are not of one kind."""
+    """This mode, or that of the fine-tuned checkpoint's class; raises ModelError if the two are not of one kind."""
     if before.folder.resolve() == after.folder.resolve():
         raise ModelError(f"{after.title}: is the base model itself; take what was fine-tuned from it")
     kinds = [str(one.config.get("model_type")) for one in (before, after)]
@@ -98,44 +85,40 @@ def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str
     saved = ", ".join(after.saved_from) or "no class"
     known = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
     reason = f"its config.json says {saved}, which is none of {', '.join(known)}"
-    raise ModelError(f"{after.title}: {reason}; say --mode, one of {', '.join(CLASSES)}")
+    raise ModelError(f"{after.title}: {reason}; choose --mode, one of {', '.join(CLASSES)}")
 
 
-def survey(pair: Pair, region: Sequence[str], look: Callable[[str], object]) -> Counter[str]:
-    """Squared distance that each group of parameters outside a new head moved.
+def squared_movement(pair: Pair, region: Sequence[str], step: Callable[[str], object]) -> Counter[str]:
+    """Squared distance that each group of parameters outside a new head moved, found tensor by tensor, with a `step` for each.
 
     Raises ModelError if nothing moved in the groups of the region or a value is no number.
     """
     squares: Counter[str] = Counter()
-    both = [pair.rounded_base, pair.finetuned]
-    strange: list[dict[str, None]] = [{}, {}]
-    for name in pair.finetuned.stored:
-        # a new head stands in the fine-tuned one alone
-        sides = [
-            (side.read(name).reshape(-1), bad) for side, bad in zip(both, strange, strict=True) if name in side.stored
-        ]
-        for first in range(0, len(sides[0][0]), PART):
-            parts = [values[first : first + PART].float() for values, _ in sides]
-            for part, (_, bad) in zip(parts, sides, strict=True):
-                bad |= {} if bool(part.isfinite().all()) else {name: None}
+    base, tuned, strange = pair.rounded_base, pair.finetuned, {}
+    for name in tuned.stored:
+        sides = [side for side in (base, tuned) if name in side.stored]  # a new head is in the fine-tuned one alone
+        values = [side.read(name).reshape(-1) for side in sides]
+        for first in range(0, len(values[0]), PART):
+            parts = [one[first : first + PART].float() for one in values]
+            for side, part in zip(sides, parts, strict=True):
+                if not bool(part.isfinite().all()):
+                    strange.setdefault(side.checkpoint.title, {})[name] = None
             if len(parts) > 1:
-                squares[pair.anatomy.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
-        look(name)
-    titles = [side.checkpoint.title for side in both]
-    if any(strange):
-        bad = zip(titles, strange, strict=True)
-        raise ModelError(
-            "; ".join(f"{title}: values that are no numbers ({listed([*names])})" for title, names in bad if names)
-        )
+                squares[pair.spec.groups[name]] += float((parts[1] - parts[0]).double().square_().sum())
+        step(name)
+    if strange:
+        lines = (f"{title}: values that are no numbers ({listed([*names])})" for title, names in strange.items())
+        raise ModelError("; ".join(lines))
     if not any(squares[name] for name in region):
         elsewhere = ", ".join(name for name, distance in squares.items() if distance)
         where = f" in {', '.join(region)}" if elsewhere else ""
         hint = f"; {elsewhere} did, and --region takes them in" if elsewhere else ""
-        raise ModelError(f"{titles[1]}: has the same values as {titles[0]}{where}: nothing moved{hint}")
+        same = f"has the same values as {base.checkpoint.title}{where}: nothing moved{hint}"
+        raise ModelError(f"{tuned.checkpoint.title}: {same}")
     return squares
 
 
-def carried(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
+def squared_movement_in(pair: Pair, mask: GraftMask, values: dict[str, Tensor]) -> float:
     """The sum of the squared distances that the selected parameters moved."""
     before = {name: pair.rounded_base.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     return sum(float((values[name].float() - start.float()).double().square().sum()) for name, start in before.items())

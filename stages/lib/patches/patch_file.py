@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, did_you_mean, plain_problem
@@ -48,29 +48,19 @@ class PatchMetadata(Section):
     prompt: Prompt | None
     max_length: int
 
-    @field_validator("labels")
-    @classmethod
-    def _check_labels(cls, labels: list[str], info: ValidationInfo) -> list[str]:
-        if len(labels) == 1 or (not labels and info.data.get("auto_class") == CLASSES["standard"]):
-            raise ValueError("two labels or more, or, without a new head, none at all")
-        return labels
-
-    @field_validator("config")
-    @classmethod
-    def _check_config(cls, config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        known, token = {"labels", "auto_class"} <= info.data.keys(), config.get("pad_token_id")  # else they are wrong
-        padding = {"pad_token_id": token} if token is None or (type(token) is int and token >= 0) else {}
-        if known and config != names_of_labels(info.data["labels"], info.data["auto_class"]) | padding:
-            raise ValueError("pad_token_id, and for a new head id2label and label2id with the labels in their order")
-        return config
-
-    @field_validator("prompt")
-    @classmethod
-    def _check_prompt(cls, prompt: Prompt | None, info: ValidationInfo) -> Prompt | None:
-        wanted = None if info.data.get("auto_class") == CLASSES["standard"] else {*info.data.get("labels", ())} or None
-        if (prompt and {*prompt.verbalizer}) != wanted:
-            raise ValueError("a prompt with a word for each label, or null for a new head")
-        return prompt
+    @model_validator(mode="after")
+    def _check(self) -> "PatchMetadata":
+        new_head, padding = self.auto_class == CLASSES["standard"], self.config.get("pad_token_id")
+        if len(self.labels) == 1 or (new_head and not self.labels):
+            raise ValueError("metadata with two labels or more, or, without a new head, none at all")
+        known = padding is None or (type(padding) is int and padding >= 0)
+        if not known or self.config != {"pad_token_id": padding, **names_of_labels(self.labels, self.auto_class)}:
+            raise ValueError(
+                "metadata whose config has pad_token_id, and for a new head id2label and label2id by its labels"
+            )
+        if (self.prompt and {*self.prompt.verbalizer}) != (None if new_head else {*self.labels} or None):
+            raise ValueError("metadata whose prompt has a word for each label, or is null for a new head")
+        return self
 
     @property
     def mode(self) -> str:
@@ -159,7 +149,7 @@ def for_task(graft: GraftFile, task: str | None) -> GraftFile:
     """
     tasks, about = graft.tasks, graft.stored.about
     if task is None and len(tasks) > 1:
-        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; say --task, one of {', '.join(tasks)}")
+        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; choose --task, one of {', '.join(tasks)}")
     task = tasks[0] if task is None else task
     if task not in tasks:
         there = f"doesn't serve the task {task!r}{did_you_mean(task, tasks)}; it has {', '.join(tasks)}"
@@ -174,14 +164,22 @@ def for_task(graft: GraftFile, task: str | None) -> GraftFile:
     return _with_use(replace(graft, stored=replace(graft.stored, head=head, about=about)))
 
 
+def task_of(name: str, title: str, labels: list[str], mode: str, prompt: Prompt | dict | None = None) -> TaskSpec:
+    """The task of a patch or a model whose labels are read off in this mode; pydantic's ValidationError for a prompt that can't be."""
+    prompts = {"prompt" if mode == "prompt" else "causal_prompt": prompt}
+    return TaskSpec(name=name, title=title, kind=name, labels=labels, **prompts)
+
+
 def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, pad_token_id: int | None) -> GraftFile:
     """The patch of a mask on its base model for one task; without labels, for no task in particular.
 
     Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
     """
-    origin, mode, stored = base.anatomy, base.anatomy.mode, graft.stored
+    origin, mode, stored = base.spec, base.spec.mode, graft.stored
     if task.labels and (problems := task.prompt_problems(mode)):
         raise ModelError("; ".join(problems))
+    region = stored.mask.region.shapes
+    outside = {name: shape for name, shape in base.shapes.items() if name not in region}
     use = PatchMetadata(
         auto_class=CLASSES[mode],
         labels=task.labels,
@@ -189,14 +187,15 @@ def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, 
         base=origin.name,
         source=origin.source,
         revision=origin.revision,
-        fingerprint="",
-        outside={name: list(shape) for name, shape in base.shapes.items() if name not in stored.mask.region.shapes},
+        fingerprint=Region(outside | region).fingerprint(base.tensors),
+        outside={name: list(shape) for name, shape in outside.items()},
         task=task.name,
         title=task.title,
         prompt=task.prompt_for(mode),
         max_length=max_length,
     )
-    base.require_head(replace(graft, use=use))
-    use = use.model_copy(update={"fingerprint": replace(graft, use=use).region.fingerprint(base.tensors)})
-    about = {**stored.about, "task": task.name, KEY: use.model_dump()}
-    return replace(graft, use=use, stored=replace(stored, about=about))
+    patch = replace(
+        graft, use=use, stored=replace(stored, about={**stored.about, "task": task.name, KEY: use.model_dump()})
+    )
+    base.require_head(patch)
+    return patch

@@ -1,11 +1,10 @@
-"""predict: what a graft that was exported says about texts, as the probability of each label."""
+"""predict: the probability of each label for texts, by a patch or by a whole model that was exported."""
 
 import json
 from pathlib import Path
 
 from tabulate import tabulate
 
-from ..data.tasks import TaskSpec
 from ..errors import DataError, ModelError
 from ..models import predicting
 from ..models.anatomy import most_tokens
@@ -14,11 +13,9 @@ from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
 from ..words import percent
 from .live import load_graft
-from .localize_data import MOST_TOKENS, machine_of
-from .patch_file import read_patch
+from .localize_data import best_device, longest_text
+from .patch_file import read_patch, task_of
 from .paths import CONFIG
-
-BATCH_TOKENS = 4096
 
 
 def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_json: bool) -> str:
@@ -36,29 +33,25 @@ def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_js
         for text, other in zip(texts, second or [None] * len(texts), strict=True)
     ]
     shares = predicting.predict(model, model.encode(rows)).double().softmax(1).tolist()
-    found = [max(zip(row, labels, strict=True))[1] for row in shares]
+    found = [dict(zip(labels, row, strict=True)) for row in shares]
+    facts = [
+        {"text": text, "label": max(row, key=row.get), "probabilities": row}
+        for text, row in zip(texts, found, strict=True)
+    ]
     if as_json:
-        parts = zip(texts, found, shares, strict=True)
-        return json.dumps(
-            [
-                {"text": text, "label": best, "probabilities": dict(zip(labels, row, strict=True))}
-                for text, best, row in parts
-            ],
-            indent=2,
-        )
-    lines = [[best, *map(percent, row), text] for text, best, row in zip(texts, found, shares, strict=True)]
+        return json.dumps(facts, indent=2)
+    lines = [[fact["label"], *map(percent, fact["probabilities"].values()), fact["text"]] for fact in facts]
     return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
 
 
 def _patched(folder: Path, base: Path) -> LabelModel:
-    """The base model with a patch on it, which says how its labels are read."""
+    """The base model with a patch on it, whose metadata defines how its labels are read."""
     patch = read_patch(folder)
     use, tokenizer = patch.use, load_tokenizer(base)
     if not use.labels or patch.stored.about.get("mode") == "generative":
         raise ModelError(f"{patch.path}: completes texts and has no labels to choose among")
-    prompts = {"prompt" if use.mode == "prompt" else "causal_prompt": use.prompt}
-    task = TaskSpec(name=use.task, title=use.title, kind=use.task, labels=use.labels, **prompts)
-    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, machine_of(BATCH_TOKENS))
+    task = task_of(use.task, use.title, use.labels, use.mode, use.prompt)
+    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, best_device())
 
 
 def _whole(folder: Path) -> LabelModel:
@@ -72,6 +65,5 @@ def _whole(folder: Path) -> LabelModel:
     model = load_model(folder, "standard", labels)
     if not bool(model.get_input_embeddings().weight.any()):
         raise ModelError(f"{folder}: holds a difference from its base model, not a model: its embeddings are zero")
-    most = min(tokenizer.model_max_length, MOST_TOKENS, most_tokens(model) or MOST_TOKENS)
-    task = TaskSpec(name=folder.name, title=folder.name, kind=folder.name, labels=labels)
-    return LabelModel(model, tokenizer, task, "standard", most, machine_of(BATCH_TOKENS))
+    task, length = task_of(folder.name, folder.name, labels, "standard"), longest_text(tokenizer, most_tokens(model))
+    return LabelModel(model, tokenizer, task, "standard", length, best_device())

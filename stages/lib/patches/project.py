@@ -1,4 +1,4 @@
-"""What the commands know of a project that they run in: what its masks don't say themselves."""
+"""What the commands read from the project that they run in: tasks, settings and scores, which its masks don't hold."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ SCORED_BY = {"learned": ("evaluate", "calibration")}
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
-def task_of(name: str) -> TaskSpec:
+def project_task(name: str) -> TaskSpec:
     """The definition of a task, as the project's stage `fetch` resolved it."""
     return TaskSpec.model_validate(read_json(Path("data/tables") / name / "card.json")["task"])
 
