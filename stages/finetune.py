@@ -17,11 +17,15 @@ def main(task: str, seed: int) -> None:
     from stages.lib.training.finetuning import finetune
     from stages.lib.training.taking_over import take_over
     from stages.workflow.core.cells import open_training
+    from stages.workflow.core.live import live_curves
 
     cell = open_training(task, seed, params.model, runtime.start(params.runtime, paths.PRETRAINED))
     if params.finetune.source == "train":
-        with progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar:
-            best = finetune(cell, params.finetune, bar.update)
+        with (
+            progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar,
+            live_curves(params.runtime.live, f"{task}-{seed}") as live,
+        ):
+            best = finetune(cell, params.finetune, bar.update, reporter=live)
     else:
         best = take_over(cell, params.finetune, cell.task.checkpoint_of(seed))
     with replacing(paths.finetuned(task, seed)) as folder:

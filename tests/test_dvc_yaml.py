@@ -247,7 +247,7 @@ def test_what_changes_no_result_is_a_param_of_no_stage():
     asked = {key for name in ALL for key in keys_of(ALL[name]) if key.partition(".")[0] == "runtime"}
     assert asked == {*RUNTIME}  # not the section as a whole
     # what is read all the same, by no stage's script
-    unlisted = {"checkpoint_seconds", "gradient_checkpointing", "resources"}
+    unlisted = {"checkpoint_seconds", "gradient_checkpointing", "live", "resources"}
     assert {f"runtime.{name}" for name in {*RuntimeParams.model_fields} - unlisted} == asked
     assert [name for name in ALL if calls(script(name), "checkpoint_seconds")] == []
 

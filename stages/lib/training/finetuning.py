@@ -15,8 +15,9 @@ from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import Runtime, numpy_generator, seeded_torch
 from ..settings import AdamWParams, FinetuneParams, ModelParams
+from .course import Report
 from .grid import Point, Trained, search
-from .training import Hooks, Training, TrainPlan, batches_of, train
+from .training import NO_HOOKS, Hooks, Training, TrainPlan, batches_of, train
 
 # ways to fine-tune (paper, section 3.2); adamw_l1 has an l1 norm in its loss
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
@@ -103,17 +104,19 @@ def finetune(
     settings: FinetuneParams,
     on_step: Callable[[], object] = lambda: None,
     only: GraftMask | None = None,
+    reporter: Callable[[Point], Report] = lambda _: Hooks.report,
 ) -> Finetuned:
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
     Every point starts from the same weights, head and random numbers.  With `only`, the values that the
     mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
-    those of an earlier run that a point resumes after.
+    those of an earlier run that a point resumes after.  `reporter` gives for a point what gets its losses and dev scores.
     """
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
-        model, training = train_point(cell, settings, plan, lambda _: on_step, only, resumes=True)
+        hooks = Hooks(report=reporter(point), resumes=True)
+        model, training = train_point(cell, settings, plan, lambda _: on_step, only, hooks)
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})
 
@@ -141,11 +144,11 @@ def train_point(
     plan: TrainPlan,
     watch: Callable[[LabelModel], Callable[[], object]],
     only: GraftMask | None = None,
-    resumes: bool = False,
+    hooks: Hooks = NO_HOOKS,
 ) -> tuple[LabelModel, Training]:
     """A fresh model trained by one plan, and what training did; `watch` as in train_again.
 
-    Only where it `resumes` training goes on from a checkpoint, of whose steps the watcher would see nothing.
+    Only where its hooks say that it resumes, training goes on from a checkpoint, of whose steps the watcher would see nothing.
     """
     words = (cell.task.name, cell.seed)
     with seeded_torch("finetune", *words):
@@ -155,7 +158,7 @@ def train_point(
         train_head_first(model, encoded["train"], settings, plan, words)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
-        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
+        hooks = replace(hooks, dev_score=lambda: dev_score(model, encoded["dev"]), on_step=on_step)
         training = train(batches, weights, plan, hooks, only)
     return model, training
 

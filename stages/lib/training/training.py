@@ -12,14 +12,15 @@ from ..data.encoding import Example
 from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import DevScore, Part, Proximal, TrainerState, Training, TrainPlan
+from .course import DevScore, Part, Proximal, Report, TrainerState, Training, TrainPlan
 
 Batches = Iterator[list[Part]]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
+    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step, and `report`
+    gets what was measured after some of them.
 
     `proximal` may move the leaves that it is called with, right after the optimizer has, and is told the step's learning rate.
     Only where it `resumes`, training keeps checkpoints and goes on from one: then `on_step` is called for the steps before it,
@@ -30,6 +31,10 @@ class Hooks:
     on_step: Callable[[], object] = lambda: None
     proximal: Proximal | None = None
     resumes: bool = False
+    report: Report = lambda step, values: None
+
+
+NO_HOOKS = Hooks()
 
 
 def batches_of(model: LabelModel, examples: list[Example], batch_size: int, generator: np.random.Generator) -> Batches:
@@ -38,7 +43,11 @@ def batches_of(model: LabelModel, examples: list[Example], batch_size: int, gene
 
 
 def train(
-    batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, hooks: Hooks = Hooks(), only: GraftMask | None = None
+    batches: Batches,
+    trained: dict[str, Tensor],
+    plan: TrainPlan,
+    hooks: Hooks = NO_HOOKS,
+    only: GraftMask | None = None,
 ) -> Training:
     """Train `trained` (live parameters, the only ones that require gradients) and leave them trained.
 
@@ -64,7 +73,8 @@ def train(
             continue
         course.step(batch, step, hooks.proximal)
         hooks.on_step()
-        course.look(step, hooks.dev_score)
+        if values := course.look(step, hooks.dev_score):
+            hooks.report(step, values)
         if loop:
             loop.keep(partial(course.state, step))
     course.end()

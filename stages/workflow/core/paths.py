@@ -24,6 +24,7 @@ JOINT = Path("models/joint")
 SKILL = Path("masks/skill")
 METRICS = Path("metrics")
 CODE = METRICS / "code"
+LIVE = Path("plots/live")
 PLOTS = Path("plots")
 # stages whose last axis, the size of a mask, lies inside the folder of a seed
 SIZED = ("sweep", "readout")

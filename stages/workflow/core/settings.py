@@ -59,8 +59,10 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     chosen = _chosen(values, keys)
     READ.append((folder, keys, copy(chosen)))  # a copy, since stages may add attributes
     if {*RUNTIME} <= {*keys}:
-        more = values["runtime"].gradient_checkpointing  # does not affect results
-        chosen.runtime = Params(**vars(chosen.runtime), gradient_checkpointing=more)
+        more = {
+            name: getattr(values["runtime"], name) for name in ("gradient_checkpointing", "live")
+        }  # do not affect results
+        chosen.runtime = Params(**vars(chosen.runtime), **more)
     return chosen
 
 
