@@ -290,25 +290,16 @@ def test_a_stop_ends_every_child_and_the_next_run_goes_on(toy, stop, how):
     assert run("--workers", "2")[0] == 0 and {*runs()} == {*PAIR}
 
 
-def test_forks_end_with_a_runner_that_was_killed(toy):
-    write_graph({"parent": [], "right": []}, 60, "python -m stage")
+def test_forks_end_with_a_runner_that_was_killed_and_what_was_done_before_comes_back_from_the_run_cache(toy):
+    write_graph({"left": [], "parent": ["left"]}, 4, "python -m stage")
     process = working(toy)
-    process.kill()
-    process.communicate(timeout=60)
-    wait_for(lambda: not at_work(toy), 20)
-    write_graph(PAIR, 0.1, "python -m stage")
-    assert run("--workers", "2")[0] == 0 and {*runs()} == {*PAIR}
-
-
-def test_what_was_done_before_a_kill_comes_back_from_the_run_cache(toy):
-    write_graph({"left": [], "right": ["left"]}, seconds=4)
-    process = working(toy, until="stage.py right")
     process.kill()
     process.communicate(timeout=60)
     assert not Path("dvc.lock").exists(), "the control: it is written once a minute"
     wait_for(lambda: not at_work(toy), 20)
+    assert {*runs()} == {"left"}, "the control: it was killed in the middle of the second stage"
     Path("runs.jsonl").unlink()
-    assert run()[0] == 0 and {*runs()} == {"right"}
+    assert run()[0] == 0 and {*runs()} == {"parent"}
     assert "Running" not in said_by_dvc("repro")
 
 
@@ -326,6 +317,9 @@ def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy
     write_graph({"left": [], "right": ["left"]}, 0.1)
     said_by_dvc("repro")
     before = Path("dvc.lock").read_text()
+    Path(".dvc/tmp/rwlock").write_text('{"write": {"/a/b": {"pi')
+    code, _, error = here()
+    assert code == 0 and ".dvc/tmp/rwlock can't be read" in error, "DVC's note of what runs"
     for content in ("", "stages:\n  left:\n    cmd: exec py", "schema: '2.0'\nstages: 1\n"):
         Path("dvc.lock").write_text(content)
         code, _, error = here()
@@ -337,14 +331,6 @@ def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy
     assert code == 2 and "dvc.yaml" in error and Path("dvc.yaml").exists(), "the control: another mistake is told"
 
 
-def test_an_unreadable_note_of_what_runs_is_set_aside(toy):
-    write_graph({"left": []}, 0.1)
-    Path(".dvc/tmp").mkdir(exist_ok=True)
-    Path(".dvc/tmp/rwlock").write_text('{"write": {"/a/b": {"pi')
-    code, _, error = run()
-    assert code == 0 and ".dvc/tmp/rwlock can't be read" in error and {*runs()} == {"left"}
-
-
 def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     # Dask's own are five minutes, and five seconds the least
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
@@ -354,35 +340,6 @@ def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     time.sleep(7)
     process.send_signal(signal.SIGCONT)
     assert ended(process) == 0 and {*runs()} == {"parent", "right"}
-
-
-PARENT = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=os.environ | {"DVC_STAGE": "toy"})
-print(child.pid, flush=True)
-child.wait()
-"""
-CHILD = """
-import time
-from stages.workflow.core.stage import stage
-
-@stage
-def main() -> None:
-    time.sleep(60)
-
-main([])
-"""
-
-
-def test_a_stage_ends_with_a_dvc_that_was_killed(toy):
-    Path("child.py").write_text(CHILD)
-    words = [sys.executable, "-c", PARENT, "import runpy; runpy.run_path('child.py', run_name='child')"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
-        child = psutil.Process(int(parent.stdout.readline()))
-        time.sleep(3)
-        assert child.is_running(), "the control"
-        parent.kill()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10)
 
 
 # --- Experiments -----------------------------------------------------------------------------------------------------
@@ -461,11 +418,17 @@ def cluster(toy) -> Any:
         process.wait(60)
 
 
-def test_two_workers_share_the_stages_and_one_that_is_killed_costs_nothing(toy, cluster):
+def test_a_stop_leaves_the_workers_and_one_that_is_killed_costs_nothing(toy, cluster, tmp_path_factory):
     address, worker = cluster
+    write_graph({"parent": [], "right": []}, 60)
+    first, second = worker(), worker()
+    process = working(toy, "--scheduler", address)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 130
+    wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
+    assert first.poll() is second.poll() is None and not Path("runs.jsonl").exists()
     names = [f"stage{number}" for number in range(6)]
     write_graph({name: [] for name in names}, 3)
-    first, _ = worker(), worker()
     process = start("--scheduler", address, "--workers", "2")
     wait_for(lambda: Path("runs.jsonl").exists(), 120)
     # all at once, as when a machine goes: the nanny, and the worker that it would start again
@@ -476,27 +439,15 @@ def test_two_workers_share_the_stages_and_one_that_is_killed_costs_nothing(toy, 
     assert sorted(re.findall(r"done (\w+)", out)) == names
     assert "Running" not in said_by_dvc("repro")
 
-
-def test_a_stop_ends_the_stages_of_all_workers_and_leaves_these(toy, cluster):
-    address, worker = cluster
-    write_graph({"parent": [], "right": []}, 60)
-    workers = [worker(), worker()]
-    process = working(toy, "--scheduler", address)
-    process.send_signal(signal.SIGTERM)
-    assert ended(process) == 130
-    wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
-    assert all(one.poll() is None for one in workers)
-
-
-def test_a_worker_in_another_folder_and_an_address_where_nobody_is_are_one_line_each(toy, cluster, tmp_path_factory):
-    address, worker = cluster
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     worker(elsewhere)
-    code, _, error = run("--scheduler", address, "--workers", "1")
+    Path("dvc.lock").unlink()
+    write_graph({"another": []}, 0.1)
+    code, _, error = run("--scheduler", address, "--workers", "2")
     assert code == 2 and f"stands in {elsewhere}: start it in the folder of this run" in error
+
+
+def test_an_address_where_nobody_is_is_one_line(toy):
     code, _, error = run("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
-    assert (
-        code == 2
-        and error.startswith("run: no scheduler of Dask answers at tcp://127.0.0.1:9")
-        and error.count("\n") == 1
-    )
+    said = "run: no scheduler of Dask answers at tcp://127.0.0.1:9"
+    assert code == 2 and error.startswith(said) and error.count("\n") == 1
