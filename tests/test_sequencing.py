@@ -169,9 +169,8 @@ def test_grafting_moves_only_what_no_earlier_task_has(after_main, mode):
     assert not same(recalled, both)  # the control
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after_main, monkeypatch, mode):
-    after_main(mode)
+def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after_main, monkeypatch):
+    after_main(mode := "standard")
     one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3})
     monkeypatch.setitem(globals(), "TRAINING", one_step)
     monkeypatch.setitem(globals(), "STEPS", 1)
@@ -232,10 +231,9 @@ def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(
         assert same(weights_of(learned(method, mode, **without)), naive)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main, mode):
-    after_main(mode)
-    made = learned("replay", mode, examples=4)
+def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main):
+    after_main("prompt")
+    made = learned("replay", "prompt", examples=4)
     sequence, plan = made.sequence, SimpleNamespace(batch_size=8)
     stored = {task: sequence.view(task).encode(made.stored(task)) for task in ORDER}
     new = sequence.batches("toy", sequence.view("toy").encode(sequence.rows["toy"]["train"]), 8, "again")
