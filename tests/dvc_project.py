@@ -45,14 +45,16 @@ TINY = {
 }
 
 # Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
-# a stage that is no fork notes which files it opens, or is torn apart where it is about to give an output its final name.
+# a stage notes which files it opens, also as a fork of the runner, or a stage that is no fork is torn apart where it is about to
+# give an output its final name.
 HOOK = """
 import os, signal, sys
 
 notes = None
 
 def stage():
-    return next((word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages.")), None)
+    modules = (word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages."))  # the runner sets it in forks
+    return next((name for name in modules if not name.startswith("workflow.")), None)
 
 def note(path):
     global notes
@@ -70,7 +72,7 @@ def safe_open(path, *others, **named):
     note(path)
     return opens(path, *others, **named)
 
-if stage() and os.environ.get("TEST_LOG"):
+if os.environ.get("TEST_LOG"):
     import safetensors
 
     opens, safetensors.safe_open = safetensors.safe_open, safe_open  # which opens files behind Python's back

@@ -138,6 +138,7 @@ def loaded(report):
     return load_report(Path("stages", folder), ROOT / "plots" / folder)
 
 
+@cache
 def reported(report):
     """(verdict, text, figure) of each claim that the report core makes of the committed frames, or of a report as markdown."""
     if not report.endswith(".md"):

@@ -227,6 +227,7 @@ def test_masks_are_sets(tmp_path):
 def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     cell = make_cell("prompt")
     opened, base, tuned = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), *two(cell)
+    known = cell.load()
     words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
     evidence = evidence_about(
         opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words
@@ -238,7 +239,7 @@ def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     batches = [[example] for example in drawn(examples)] if one_by_one else [by_length(examples)]
     found = sg.localize(
         base, tuned, sparsity=0.02, method=method, seed=draws(*words), parameters=opened.region.shapes.__contains__,
-        loss=lambda model, batch: loss_of(view(cell, model), view(cell, model).batch(batch), "sum") / len(batch),
+        loss=lambda model, batch: loss_of(view(known, model), known.batch(batch), "sum") / len(batch),
         batches=batches, **changes,
     )  # fmt: skip
     # squares of single examples are the same up to rounding
@@ -250,8 +251,7 @@ def two(cell) -> tuple[nn.Module, nn.Module]:
     return load(cell.pretrained_folder).eval(), load(cell.finetuned_folder).eval()
 
 
-def view(cell, model: nn.Module) -> LabelModel:
-    known = cell.load()
+def view(known: LabelModel, model: nn.Module) -> LabelModel:
     return LabelModel(model, known.tokenizer, known.task, known.mode, known.max_length, known.runtime)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from stages.lib import digest
 from stages.lib.command import guarded
@@ -90,28 +93,6 @@ def test_an_exception_leaves_the_old_content_and_no_partial(tmp_path, as_folder)
     assert only_old_is_left(tmp_path)
 
 
-def test_kill_9_in_the_middle_leaves_the_old_content_and_the_next_run_succeeds(tmp_path):
-    write_text(tmp_path / "target", "old")
-    code = """
-        import sys, time
-        from pathlib import Path
-        from stages.lib.io import replacing
-        with replacing(Path("target")) as partial, partial.open("w") as file:
-            file.write("half"); file.flush()
-            if sys.argv[1] == "hang":
-                print("writing", flush=True); time.sleep(60)
-            file.write(" and half")
-    """
-    process = script(tmp_path, code, "hang")
-    assert process.stdout.readline() == "writing\n"
-    process.kill()
-    finished(process)
-    assert (tmp_path / "target").read_text() == "old"
-    assert (tmp_path / "target.partial").read_text() == "half", "control: it was in the middle"
-    assert finished(script(tmp_path, code, "go"))[0] == 0
-    assert (tmp_path / "target").read_text() == "half and half" and not (tmp_path / "target.partial").exists()
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
 def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     write_text(tmp_path / "target", "old")
@@ -122,44 +103,27 @@ def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     assert only_old_is_left(tmp_path)
 
 
-FULL_DISK = """
-    import resource, signal, sys
-    from pathlib import Path
-    import numpy as np
-    from safetensors.numpy import save_file
-    from stages.lib.io import replacing, write_json
-    from stages.lib.errors import StorageError
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    def save(kind, size):
-        target = Path(f"{kind} {size}")
-        if kind == "json":
-            return write_json(target, "x" * size)
+def test_a_real_limit_on_file_size_is_a_storage_error_and_the_target_stays(tmp_path):
+    def save(target: Path, size: int) -> None:
         with replacing(target) as partial:
             save_file({"x": np.ones(size // 4, dtype=np.float32)}, partial)
 
-    for size in (100_000, 10_000):
-        for kind in ("json", "safetensors"):
-            try:
-                save(kind, size)
-            except StorageError as error:
-                print(error)
-"""
-
-
-def test_a_real_limit_on_file_size_is_a_storage_error_and_the_target_stays(tmp_path):
-    targets = [tmp_path / f"{kind} {size}" for size in (100_000, 10_000) for kind in ("json", "safetensors")]
-    for target in targets:
-        target.write_text("old")
-    code, output, errors = finished(script(tmp_path, FULL_DISK))
-    assert (code, errors) == (0, "")
-    lines = [line.partition(": could not be written: ")[0] for line in output.splitlines()]
-    assert lines == ["json 100000", "safetensors 100000"]
-    assert [target.read_bytes() == b"old" for target in targets] == [True, True, False, False], (
-        "control: what fits is written"
-    )
-    assert {path.name for path in tmp_path.iterdir()} == {"script.py", *(target.name for target in targets)}
+    write_text(tmp_path / "target", "old")
+    limits, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        for write in (
+            lambda: write_json(tmp_path / "target", "x" * 100_000),
+            lambda: save(tmp_path / "target", 100_000),
+        ):
+            with pytest.raises(StorageError, match="target: could not be written: "):
+                write()
+            assert only_old_is_left(tmp_path)
+        save(tmp_path / "target", 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, heard)
+    assert (tmp_path / "target").stat().st_size > 10_000, "control: what fits is written"
 
 
 def test_json_and_rows_come_back_as_they_were_and_nothing_else_is_read(tmp_path):
@@ -181,51 +145,48 @@ def test_json_and_rows_come_back_as_they_were_and_nothing_else_is_read(tmp_path)
         require(tmp_path / "none", "fetch")
 
 
-STAGE = """
-    from stages.workflow.core.stage import stage
-    from stages.lib.errors import GraftError
+def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(project, capsys, monkeypatch):
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr("stages.workflow.core.settings.require_listed", lambda *_: None)
 
     @stage
     def main(task: str, seed: int) -> None:
-        \"\"\"Do it.\"\"\"
+        """Do it."""
         if task == "mistake":
-            raise GraftError(f"seed {seed + 1} is no good")
+            raise StorageError(f"seed {seed + 1} is no good")
         if task == "bug":
             raise ValueError("a programmer's mistake")
         print(task, seed + 1)
 
-    main()
-"""
+    def run(*words: str) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main([*words])
+        except SystemExit as left:
+            code = left.code
+        return code, *capsys.readouterr()
 
-
-def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(tmp_path):
-    said = finished(script(tmp_path, STAGE, "--task", "mistake", "--seed", "4"))
-    assert said == (2, "", "script@mistake-4: seed 5 is no good\n")
-    assert finished(script(tmp_path, STAGE, "--task", "a", "--seed", "4")) == (0, "a 5\n", "")
-    code, _, errors = finished(script(tmp_path, STAGE, "--task", "a"))
+    assert run("--task", "mistake", "--seed", "4") == (2, "", "test_artifacts@mistake-4: seed 5 is no good\n")
+    assert run("--task", "a", "--seed", "4") == (0, "a 5\n", "")
+    code, _, errors = run("--task", "a")
     assert code == 2 and "--seed" in errors
-    code, _, errors = finished(script(tmp_path, STAGE, "--task", "bug", "--seed", "4"))
-    assert code == 1 and "Traceback" in errors and "ValueError: a programmer's mistake" in errors
+    with pytest.raises(ValueError, match="a programmer's mistake"):
+        run("--task", "bug", "--seed", "4")
 
 
-def test_a_stage_can_be_called_in_process(capsys):
-    @stage
-    def main() -> None:
-        raise StorageError("the disk is full")
-
+def test_what_else_ends_a_command_is_one_line_too(capsys):
     def stop() -> None:
         raise KeyboardInterrupt
 
     hint = "activate the project's environment (. .venv/bin/activate; `make setup` makes it)"
     absent = f"mask@toy-1: {sys.executable} has no package torche; {hint}\n"
     for call, code, told in (
-        (lambda: main([]), 2, "test_artifacts: the disk is full\n"),
-        (lambda: guarded("mask@toy-1", stop), 130, "mask@toy-1: stopped\n"),
-        (lambda: guarded("mask@toy-1", lambda: import_module("torche.nn")), 2, absent),
-        (lambda: guarded("mask@toy-1", Path("x" * 300).stat), 2, f"mask@toy-1: {'x' * 300}: File name too long\n"),
+        (stop, 130, "mask@toy-1: stopped\n"),
+        (lambda: import_module("torche.nn"), 2, absent),
+        (Path("x" * 300).stat, 2, f"mask@toy-1: {'x' * 300}: File name too long\n"),
     ):
         with pytest.raises(SystemExit) as caught:
-            call()
+            guarded("mask@toy-1", call)
         assert caught.value.code == code and capsys.readouterr().err == told
     with pytest.raises(ModuleNotFoundError):  # a mistake of ours
         guarded("mask@toy-1", lambda: import_module("stages.lib.torche"))

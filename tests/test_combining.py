@@ -49,6 +49,9 @@ def mode(request, after_main) -> str:
     return request.param
 
 
+STANDARD = pytest.mark.parametrize("mode", ["standard"], indirect=True)
+
+
 def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
     combine(method, GROUP, SEED, params(mode, **combination), runtime())
     files = {task: paths.merged_logits(method, GROUP, task, SEED) for task in TASKS}
@@ -103,6 +106,7 @@ def test_a_localizer_named_with_a_share_has_its_own_masks_stitched_by_the_mean(m
     assert recorded("movement_0.1")["kind"] == LOCALIZED
 
 
+@STANDARD
 def test_consensus_adds_what_two_tasks_select_each_by_its_own_lambda(mode):
     combine("consensus", GROUP, SEED, params(mode, strictness=[0.0, 0.3]), runtime())
     record = recorded("consensus")
@@ -141,6 +145,7 @@ def test_a_record_says_how_the_model_was_made(mode):
     assert "alpha" not in grafts
 
 
+@STANDARD
 def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
     group = Group.open("average", TASKS, SEED, params(mode), runtime())
     vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
@@ -152,6 +157,7 @@ def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
     assert whole[0.0] != short[0.0]  # the control
 
 
+@STANDARD
 def test_a_mask_of_another_model_is_refused(mode):
     graft = read_mask(paths.learned("pairs", SEED))
     write_mask(paths.learned("pairs", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
@@ -167,7 +173,7 @@ def chosen(mode: str, methods: list[str]) -> SimpleNamespace:
     return found
 
 
-@pytest.mark.parametrize("mode", ["standard"], indirect=True)
+@STANDARD
 def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
     methods = ["stitch_mean", "average", "ties"]
     for method in methods:

@@ -46,7 +46,7 @@ from tests.sealed import read_patch
 # makes a case in a folder from what it draws, and has the project read it
 Check = Callable[[random.Random, Path], None]
 ROOT = Path(__file__).parents[1]
-CASES = int(os.environ.get("CASES", "40"))
+CASES = int(os.environ.get("CASES", "20"))
 ODD: list[Any] = [
     None, True, False, 0, -1, 1.5, 10**30, 1e308, float("inf"), float("nan"), "", " ", "\0", "\ud800", "13 $(touch x)", "../x", "é",
     "x" * 5000, [], [[]], {}, {"a": {}}, ["movies", "movies"], [None], {"task": None}, "1e-5", "null", "${seeds}", "[", "{mask}",

@@ -4,7 +4,7 @@ import pytest
 
 from stages.lib.data.packaged import READERS
 from stages.lib.data.packages import find_package, packages
-from stages.lib.data.tasks import packaged_tasks, registry, resolve_tasks
+from stages.lib.data.tasks import packaged_tasks, resolve_tasks
 from stages.lib.errors import DataError, ModelError
 from stages.workflow.records import TITLES
 
@@ -51,11 +51,6 @@ def test_f1_counts_the_positive_class_and_few_tasks_have_another_metric_than_acc
 def test_packaged_task_names_a_known_package_and_reader(name):
     assert find_package(SPECS[name].packaged.package, "data").kind == "data"
     assert SPECS[name].packaged.reader in READERS
-
-
-def test_label_words_survive_yaml_as_text():
-    assert registry()["rte"]["prompt"]["verbalizer"] == {"entailment": "Yes", "not_entailment": "No"}
-    assert registry()["rte"]["causal_prompt"]["verbalizer"] == {"entailment": "true", "not_entailment": "false"}
 
 
 def test_own_task_is_laid_over_the_built_in_one():

@@ -22,7 +22,7 @@ from stages.lib.settings import RuntimeParams
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, OWNERS, RUNTIME, params_file
 from stages.workflow.core.stage import _script_module
-from tests.imports import closure, imports, module_file
+from tests.imports import closure, module_file
 
 ROOT = Path(__file__).parents[1]
 MAIN = "main"
@@ -104,8 +104,6 @@ def output_paths(name: str, *kinds: str) -> list[str]:
 
 # --- Code --------------------------------------------------------------------------------------------------------
 
-MOST_ENTRIES = 6
-
 
 @cache
 def files_of(dep: str) -> set[Path]:
@@ -159,11 +157,6 @@ def test_no_dep_on_code_could_be_left_out(name):
 
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
-def test_entries_of_code_are_few(name):
-    assert len(code_deps(name)) <= MOST_ENTRIES
-
-
-@pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_no_stage_but_a_report_depends_on_a_report(name):
     files = {file for dep in code_deps(name, "bias") for file in files_of(dep)}
     drawing = {
@@ -196,16 +189,6 @@ def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
         }
         assert loads_a_localizer_by_name(name) or "localizer" in keys_of(ALL[name]) or fixed, name
         assert fixed <= {*SHARED}
-
-
-def test_the_way_to_a_stage_s_function_is_short():
-    """Script, its decorator, the settings and what there is to set."""
-    way = [
-        Path("stages/sample.py"),
-        *(Path(f"stages/workflow/core/{name}.py") for name in ("stage", "settings", "sections")),
-    ]
-    assert all(way[number + 1] in imports(way[number]) for number in (0, 1))
-    assert 'import_module("stages.workflow.core.sections")' in (ROOT / way[2]).read_text("utf-8")
 
 
 @cache

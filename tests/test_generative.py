@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.lib.errors import ParamsError
@@ -27,7 +26,7 @@ from stages.workflow.core.stored import read_cell, read_task
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 from tests.sealed import read_patch
-from tests.settings_files import lay_out_settings, own_settings
+from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]
 SEED = 13
@@ -284,14 +283,6 @@ def test_a_task_without_labels_is_refused_in_other_modes(elsewhere, mode):
     assert len(str(refusal.value).splitlines()) == 2
 
 
-def test_other_pipelines_are_refused_in_one_line(elsewhere):
-    write_params({"tasks": ["film"], "ood": {"sets": {}}})
-    assert own_settings(folder=Path())  # the control
-    words = "model.mode: generative is for the main pipeline .*; this pipeline needs logits of labels"
-    with pytest.raises(ParamsError, match=words):
-        own_settings(("", "merge"), Path())
-
-
 @pytest.mark.parametrize(("changes", "line"), [
     ({"told": {"labels": None, "relabel": {"a": "b"}}}, "task.told.relabel: .* null, since rows of a prompt and a completion have no labels"),
     ({"told": {"labels": ["a", "b"]}}, "task.told.causal_prompt: model.mode=generative needs a template and a verbalizer here"),
@@ -305,13 +296,3 @@ def test_a_masked_language_model_is_refused(elsewhere, pico_bert, capsys):
     write_params({"tasks": ["film"], "model": {"root": str(pico_bert)}, "ood": {"sets": {}}})
     line = refused(capsys, "model")
     assert "no next one to predict with model.mode=generative; use model.mode=prompt or model.mode=standard" in line
-
-
-def test_everything_is_the_same_bytes_again(here):
-    stages = ("reference", "controls", "evaluate")
-    kept = {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in stages}
-    run("reference", "--seed", SEED)
-    run("controls", "--seed", SEED)
-    run("evaluate", "--task", "told", "--seed", SEED)
-    assert kept == {stage: paths.predictions(stage, "told", SEED).read_bytes() for stage in kept}
-    assert torch.get_num_threads() == 1

@@ -29,13 +29,16 @@ from tests.sealed import flip_bit, read_patch
 SHA = "0123456789abcdef" * 2 + "01234567"
 # runs several commands in one process, which knows the stand-in and no other hub
 COMMANDS = """
-import contextlib, io, json, os, sys
+import contextlib, io, json, os, sys, urllib.request
 from stages.lib.patches.__main__ import main
 told = []
 for arguments in json.load(sys.stdin):
     if arguments[0] == "without a token":
         arguments = arguments[1:]
         del os.environ["HF_TOKEN"]
+    if arguments[0] == "unplug":  # from here on the hub answers no more
+        told.append(urllib.request.urlopen(os.environ["HF_ENDPOINT"] + "/unplug").read().decode())
+        continue
     if arguments[0] == "load":
         from stages.lib.patches.live import load_graft
         told.append(" ".join(load_graft(*arguments[1:]).config.id2label.values()))
@@ -65,6 +68,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def unplug(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
     def missing(self, what: str) -> None:
         self.send_response(404)
@@ -99,6 +106,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = self.path.split("?")[0].strip("/").split("/")
+        if parts == ["unplug"]:
+            threading.Thread(target=self.unplug).start()
+            return self.answer(b"")
         name = "/".join(parts[2:4] if parts[0] == "api" else parts[:2])
         if name not in self.repos:
             return self.missing("Repo")
@@ -166,7 +176,7 @@ LOCALIZE = ["localize", "--base", "owner/base-model", "--finetuned", "owner/tune
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory, make_cell) -> SimpleNamespace:
-    """All commands in one process, and two in another that reaches no hub: what each said, and where things lie."""
+    """All commands in one process, the last two without a hub: what each said, and where things lie."""
     folder, cell = tmp_path_factory.mktemp("exchange"), make_cell("standard")
     patch = export_patch(folder, cell)
     here = ["--base", cell.pretrained_folder, "--finetuned", cell.finetuned_folder, "--task", "tuned"]
@@ -187,6 +197,9 @@ def told(tmp_path_factory, make_cell) -> SimpleNamespace:
         "unsafe": [*LOCALIZE, folder / "to", "--finetuned", "owner/unsafe"],
         "no revision": [*LOCALIZE, folder / "to", "--finetuned-revision", "v9"],
         "no token": ["without a token", "push", patch, "--to", "owner/movies"],
+        "unplugged": ["unplug"],
+        "away": ["pull", "owner/elsewhere", "--to", folder / "to"],
+        "again": [*LOCALIZE, folder / "again"],
     }
     with serving() as hub:
         for name, place in {"base-model": cell.pretrained_folder, "tuned": cell.finetuned_folder}.items():
@@ -194,8 +207,6 @@ def told(tmp_path_factory, make_cell) -> SimpleNamespace:
         hub.repos["owner/unsafe"] = {"config.json": b"{}", "pytorch_model.bin": b"", "tokenizer.json": b"{}"}
         hub.repos["owner/damaged"] = {PATCH: (folder / "damaged" / PATCH).read_bytes()}
         said = dict(zip(commands, run(hub.endpoint, folder / "home", *commands.values()), strict=True))
-    alone = [["pull", "owner/elsewhere", "--to", folder / "to"], [*LOCALIZE, folder / "again"]]
-    said |= dict(zip(("away", "again"), run("http://127.0.0.1:9", folder / "home", *alone), strict=True))
     return SimpleNamespace(hub=hub, folder=folder, patch=patch, said=said)
 
 

@@ -100,7 +100,6 @@ def test_the_api_takes_what_pip_installs(installed, tmp_path):
     """No transformers is imported, nor DVC, pandas or matplotlib."""
     done = run(installed, tmp_path, API, blocked=(*HEAVY, "transformers"))
     assert done.returncode == 0, done.stderr
-    assert run(installed, tmp_path, API, blocked=(*HEAVY, "pydantic")).returncode == 1, "control"
 
 
 @pytest.mark.slow
@@ -123,22 +122,23 @@ def test_a_patch_is_put_on_with_what_pip_installs(installed, make_cell, tmp_path
     assert same(torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors"))
 
 
-def test_the_command_line_is_read_without_extras_and_before_heavy_libraries():
-    light = "assert not {'torch', 'transformers', 'numpy'} & {*sys.modules}"
-    script = f"{BLOCKED}\nfrom stages.lib.patches.__main__ import main\n{light}\nmain(['--help'])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+WITHOUT_EXTRAS = f"""
+{BLOCKED}
+from stages.lib.patches.__main__ import main
+assert not {{'torch', 'transformers', 'numpy'}} & {{*sys.modules}}, "read before heavy libraries"
+from stages.lib import grafted, load_graft, open_patch
+try:
+    import stages.lib.patches.export
+except ImportError:
+    main(["--help"])
+"""
+
+
+def test_the_command_line_is_read_and_patches_are_put_on_without_extras():
+    """Control: exporting one needs more."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert all(f"\n    {name} " in done.stdout for name in COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [("from stages.lib import grafted, load_graft, open_patch", 0), ("import stages.lib.patches.export", 1)],
-)
-def test_patches_are_put_on_without_extras(line, code):
-    """Control: exporting one needs more."""
-    done = subprocess.run([sys.executable, "-c", f"{BLOCKED}\n{line}"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
 
 
 @pytest.mark.slow

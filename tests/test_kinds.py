@@ -59,7 +59,7 @@ USUAL = [
     ("gpt2", "autoregressive"), ("llama", "autoregressive"), ("trocr", "autoregressive"), ("mixtral", "standard"),
     ("bloom", "autoregressive"), ("convbert", "prompt"), ("fnet", "standard"), ("canine", "standard"), ("mpnet", "prompt"),
     ("markuplm", "standard"), ("hrm_text", "autoregressive"), ("tapas", "prompt"), ("rwkv", "autoregressive"),
-    ("codegen", "autoregressive"), ("gemma3", "autoregressive"),
+    ("codegen", "autoregressive"), ("gemma3", "autoregressive"), ("gpt2", "standard"),
 ]  # fmt: skip
 
 

@@ -4,7 +4,6 @@ import gc
 import shutil
 import subprocess
 import weakref
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ from tests.pico import (
     TOY,
     VOCABULARY,
     bert_config,
-    byte_tokenizer,
     model_settings,
     runtime,
     same,
@@ -85,16 +83,6 @@ def test_batching_padding_and_the_order_of_rows_change_nothing(make_cell, mode):
         assert torch.allclose(model.logits(model.batch(examples)), alone, atol=1e-5), "all padded to the longest"
 
 
-def test_gpt2_reads_its_label_at_the_last_token_whatever_the_padding(tmp_path, pico_gpt2):
-    mode, folder = "autoregressive", tmp_path / "m"
-    anatomy = import_model(pico_gpt2, model_settings(mode), folder)
-    blocks = load_model(folder, mode).transformer.h
-    assert anatomy.region(["layers"]).size == sum(weight.numel() for weight in blocks.parameters())
-    model = LabelModel.load(folder, TOY, model_settings(mode), runtime())
-    examples = model.encode(toy_rows(20))
-    assert torch.allclose(predict(model, examples), by_hand(mode, folder, model, examples), atol=1e-5)
-
-
 def test_dev_score_is_accuracy_and_minus_cross_entropy(make_cell):
     cell = make_cell("standard")
     model = cell.load()
@@ -132,37 +120,11 @@ CONFIGS = {
     "bert": bert_config(),
     "roberta": hf.RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "xlm-roberta": hf.XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "albert": hf.AlbertConfig(**SIZE, embedding_size=8, max_position_embeddings=40),
     "distilbert": hf.DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
     "mpnet": hf.MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
     "gpt2": hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
     "llama": hf.LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
 }  # fmt: skip
-BLOCKS = {
-    "bert": "bert.encoder.layer.", "roberta": "roberta.encoder.layer.", "xlm-roberta": "roberta.encoder.layer.",
-    "albert": "albert.encoder.albert_layer_groups.",
-    "distilbert": "distilbert.transformer.layer.", "mpnet": "mpnet.encoder.layer.", "gpt2": "transformer.h.",
-    "llama": "model.layers.",
-}  # fmt: skip
-CASES = [
-    *product(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "mpnet"), ("standard", "prompt")),
-    *product(("gpt2", "llama"), ("standard", "autoregressive")),
-]
-
-
-@pytest.mark.parametrize(("name", "mode"), CASES)
-def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mode):
-    model = AUTO[mode].from_config(CONFIGS[name])
-    groups = parameter_groups(model, mode)
-    assert [*map(model.get_parameter, groups)] == [*model.parameters()], "each once, in the model's order"
-    members = {group: {one for one in groups if groups[one] == group} for group in groups.values()}
-    assert members["layers"] == {parameter for parameter in groups if parameter.startswith(BLOCKS[name])}
-    numbers = {parameter.removeprefix(BLOCKS[name]).split(".")[0] for parameter in members["layers"]}
-    there = {"albert": 1}.get(name, CONFIGS[name].num_hidden_layers)
-    assert numbers == {str(number) for number in range(there)}
-    known = ("embed", ".wte.", ".wpe.", "relative_attention_bias")
-    assert all(any(part in parameter for part in known) for parameter in members["embeddings"])
-    assert ("head" in members) == (mode == "standard")
 
 
 @pytest.mark.parametrize(("name", "mode", "parameter", "group"), [
@@ -183,8 +145,12 @@ def test_every_parameter_is_in_one_group_and_the_layers_are_the_blocks(name, mod
     ("llama", "autoregressive", "lm_head.weight", "lm_head"),
     ("llama", "autoregressive", "model.norm.weight", "lm_head"),
 ])  # fmt: skip
-def test_landmarks_are_in_their_group(name, mode, parameter, group):
-    assert parameter_groups(AUTO[mode].from_config(CONFIGS[name]), mode)[parameter] == group
+def test_every_parameter_is_in_one_group_and_landmarks_are_in_theirs(name, mode, parameter, group):
+    """That the layers are the blocks, whole, is shown of many more kinds in tests/test_kinds.py."""
+    model = AUTO[mode].from_config(CONFIGS[name])
+    groups = parameter_groups(model, mode)
+    assert [*map(model.get_parameter, groups)] == [*model.parameters()], "each once, in the model's order"
+    assert groups[parameter] == group and ("head" in groups.values()) == (mode == "standard")
 
 
 def stored_names(folder) -> set[str]:
@@ -209,7 +175,7 @@ def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llam
     source = load_model(pico_llama if mode == "autoregressive" else pico_bert, mode).state_dict()
     values = read_tensors(cell.pretrained_folder, stored_names(cell.pretrained_folder))
     assert all(torch.equal(value, source[name]) for name, value in values.items())
-    blocks = BLOCKS["llama" if mode == "autoregressive" else "bert"]
+    blocks = "model.layers." if mode == "autoregressive" else "bert.encoder.layer."
     assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(blocks))
 
 
@@ -274,50 +240,6 @@ def test_later_words_are_told_with_a_vocabulary_of_any_size(words):
     config = bert_config()
     config.vocab_size = words
     assert not sees_later_words(causal) and sees_later_words(hf.BertForMaskedLM(config).eval())
-
-
-def spread(model, std: float = 0.15):
-    """Weights large enough to tell one text from another."""
-    torch.manual_seed(0)
-    for weight in model.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=std)
-    return model.eval()
-
-
-def test_a_model_that_sees_padding_on_either_side_is_refused(tmp_path):
-    sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = hf.ConvBertConfig(vocab_size=150, intermediate_size=64, **sizes)
-    folder = save_with_words(spread(hf.ConvBertForSequenceClassification(config)), tmp_path / "model")
-    with pytest.raises(
-        ModelError, match="^pico: is a model of the kind convbert that says something else of a text besi"
-    ):
-        import_model(folder, model_settings("standard"), tmp_path / "out")
-
-
-def test_texts_are_padded_on_the_side_that_the_logits_ask_for(tmp_path):
-    """XLNet reads its label off the last position, which behind a shorter text would be padding."""
-    config = hf.XLNetConfig(vocab_size=len(VOCABULARY), d_model=32, n_layer=2, n_head=2, d_inner=64, pad_token_id=0)
-    folder = save_with_words(spread(hf.XLNetForSequenceClassification(config)), tmp_path / "model")
-    model = LabelModel.load(folder, TOY, model_settings("standard"), runtime(100_000))
-    examples = model.encode(toy_rows(20))
-    assert len({len(example.input_ids) for example in examples}) > 3
-    expected = by_hand("standard", folder, model, examples)
-    assert torch.allclose(predict(model, examples), expected, atol=1e-5)
-    model._reader.left = False
-    assert not torch.allclose(predict(model, examples), expected, atol=1e-2), "control"
-
-
-def test_a_decoder_inside_the_base_model_is_read_at_the_last_token(tmp_path):
-    """OPT calls its decoder and not its base model, whose hooks never run."""
-    config = hf.OPTConfig(**SIZE | {"vocab_size": 1200}, ffn_dim=32, word_embed_proj_dim=16, pad_token_id=0)
-    folder = tmp_path / "model"
-    spread(hf.OPTForCausalLM(config)).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    model = LabelModel.load(folder, TOY, model_settings("autoregressive"), runtime())
-    examples = model.encode(toy_rows(20))
-    expected = by_hand("autoregressive", folder, model, examples)
-    assert torch.allclose(predict(model, examples), expected, atol=1e-5) and len({*expected[:, 0].tolist()}) == 20
 
 
 def test_a_tokenizer_without_a_token_for_unknown_words_is_refused_before_it_meets_one(tmp_path, pico_bert):
@@ -501,15 +423,6 @@ def test_a_text_longer_than_the_model_can_read_is_refused(make_cell):
     line = "model.max_length: 100 leaves a text of the task toy 100 tokens long, and the model can read at most 64"
     with pytest.raises(ModelError, match=line):
         model.encode(rows)
-
-
-def test_a_causal_model_can_be_used_in_standard_mode(tmp_path, pico_llama):
-    anatomy = import_model(pico_llama, model_settings("standard"), tmp_path / "out")
-    assert anatomy.names(["head"]) == ["score.weight"]
-    model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
-    examples = model.encode(toy_rows(20))
-    alone = predict(LabelModel(model.model, model.tokenizer, TOY, "standard", 32, runtime(1)), examples)
-    assert torch.allclose(predict(model, examples), alone, atol=1e-5), "the last token is found behind padding"
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,12 @@ from tests.pico import TOY, VOCABULARY, model_settings, runtime, save_with_words
 
 WIDTH, LAYERS = 32, 2
 KINDS = [
-    ("bert", "standard"), ("bert", "prompt"), ("roberta", "standard"), ("roberta", "prompt"),
-    ("gpt2", "standard"), ("gpt2", "autoregressive"), ("llama", "standard"), ("llama", "autoregressive"),
+    ("bert", "standard"), ("bert", "prompt"), ("roberta", "prompt"), ("gpt2", "standard"), ("gpt2", "autoregressive"), ("llama", "autoregressive"),
     ("mpnet", "prompt"), ("distilbert", "prompt"), ("albert", "prompt"), ("deberta-v2", "prompt"),
     ("modernbert", "prompt"), ("gpt_neox", "autoregressive"), ("opt", "autoregressive"),
 ]  # fmt: skip
-# the head of standard mode: 2 labels; RoBERTa has a hidden layer in it, BERT a bias
-HEADS = {"bert": 2 * WIDTH + 2, "roberta": WIDTH * WIDTH + WIDTH + 2 * WIDTH + 2, "gpt2": 2 * WIDTH, "llama": 2 * WIDTH}
+# the head of standard mode: 2 labels; BERT's has a bias
+HEADS = {"bert": 2 * WIDTH + 2, "gpt2": 2 * WIDTH}
 # inputs + outputs of the matrices that LoRA updates: query and value; query, key and value in one; one value head of two
 LORA = {"llama": 2 * WIDTH + WIDTH + WIDTH // 2}
 
@@ -146,15 +145,6 @@ def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_mo
     assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_base_that_is_not_frozen_would_be_noticed(load, method):
-    model = load("bert", "prompt")
-    before, trained = every_value(model), attached(model, method, 2)
-    model.parameters()["bert.encoder.layer.1.intermediate.dense.bias"].requires_grad_(True)
-    descend(model)
-    assert changed(before, model) - {*trained} == {"bert.encoder.layer.1.intermediate.dense.bias"}
-
-
 @pytest.mark.parametrize("rank", [1, 4])
 @pytest.mark.parametrize(("kind", "path"), [("bert", "bert.encoder.layer.0.attention.self.query"), ("gpt2", "transformer.h.0.attn.c_attn")])  # fmt: skip
 def test_lora_adds_twice_b_a_at_any_rank(load, kind, path, rank):
@@ -185,12 +175,6 @@ def test_a_bottleneck_is_added_to_what_the_projection_gives(load, method, activa
         expected = before + inner @ part["up.weight"].T + part["up.bias"]
         assert torch.allclose(model.model.get_submodule(path)(hidden), expected, atol=1e-5)
     assert 0 < float(part["down.weight"].detach().abs().max()) <= 0.02, "cut off at twice the deviation"
-
-
-def test_houlsby_has_two_bottlenecks_a_layer_and_pfeiffer_one_of_these(load):
-    houlsby, pfeiffer = ({*attached(load("bert", "prompt"), method, 2)} for method in ("houlsby", "pfeiffer"))
-    assert pfeiffer < houlsby
-    assert {name for name in houlsby if "attention.output.dense" in name} == houlsby - pfeiffer
 
 
 # what is refused

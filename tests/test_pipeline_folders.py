@@ -19,13 +19,14 @@ from tests.imports import imports
 from tests.settings_files import lay_out_settings
 
 SETTINGS = ("python", "-m", "stages.workflow.core.settings", "--json")
+# several modules in one process, which spares imports
+MODULES = "import json, runpy, sys\nfor sys.argv in json.loads(sys.argv[1]): runpy.run_module(sys.argv[0], run_name='__main__')"
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]  # of a library of DVC
 
 OTHERS = [name for name in PIPELINES if name]
-SCRIPT = (sys.executable, "-m", "stages.toy.toy")
 
 TOY = {
     "__init__.py": "",
@@ -183,19 +184,14 @@ def graph() -> nx.DiGraph:
 
 # --- A pipeline more -------------------------------------------------------------------------------------------
 
-PLAN = ("python", "-m", "stages.workflow.plan", "toy")
-
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> Copy:
     """A copy with a pipeline of its own, which has run."""
     copy = whole_copy(tmp_path_factory.mktemp("toy"))
-    assert '"toy": {' not in copy.run(*SETTINGS).text, "control"
     (copy.folder / "stages/toy").mkdir()
     for name, text in TOY.items():
         (copy.folder / "stages/toy" / name).write_text(text.lstrip())
-    copy.commit()
-    assert "1 of 1 stages to run" in copy.run(*PLAN).text
     assert copy.repro("stages/toy/dvc.yaml").executed == ["toy"]
     copy.commit()
     return copy
@@ -208,19 +204,21 @@ def copy(toy) -> Copy:
 
 
 def test_a_new_pipeline_is_found_in_the_plan_the_page_and_the_settings(copy):
-    assert '"toy": {' in copy.run(*SETTINGS).text
-    assert "Nothing to run" in copy.run(*PLAN).text
+    words = [["stages.workflow.core.settings", "--json"], ["stages.workflow.plan", "toy"], ["stages.workflow.page"]]
+    told = copy.run("python", "-c", MODULES, json.dumps(words)).text
+    assert '"toy": {' in told and "Nothing to run: 1 stages are up to date." in told
     assert json.loads((copy.folder / "metrics/toy.json").read_text()) == {"size": 2.5}
-    copy.run("python", "-m", "stages.workflow.page")
     assert "Toys have a size of 2.5" in (copy.folder / "metrics/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_tests_of_every_dvc_yaml_are_of_a_new_one_too(copy):
     run_own_tests(copy, "toy")
 
 
 # --- Edits in the course of a stage ----------------------------------------------------------------------------
 
 SETTING = "stages/toy/params.yaml|sizes:\n  - 2|sizes:\n  - 9"
-# of another length: Python takes a .pyc for that of a source of equal size and second
-CODE = "stages/toy/toy.py|Report|Tell of"
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
 SPARSITY, BINS = "graft.sparsity=0.02", "calibration.bins=10"
 EDITS = {
@@ -249,11 +247,16 @@ def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(proj
         stage.require_unchanged(before)
 
 
-def test_a_stage_that_dvc_started_looks_for_edits_and_one_that_nobody_records_does_not(copy):
-    stopped = copy.run(*SCRIPT, fails=True, TEST_EDIT=CODE, DVC_STAGE="toy")
-    assert stopped.code == 2 and f"toy: stages/toy/toy.py: {SAID}\n" in stopped.text
-    copy.run("git", "checkout", "-q", ".")
-    copy.run(*SCRIPT, TEST_EDIT=CODE)
+@pytest.mark.parametrize("by_dvc", [True, False])
+def test_a_stage_that_dvc_started_looks_for_edits_and_one_that_nobody_records_does_not(project, monkeypatch, by_dvc):
+    looked = []
+    monkeypatch.setattr(stage, "require_unchanged", looked.append)
+    monkeypatch.setattr(settings, "require_listed", lambda *_: None)
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    if by_dvc:
+        monkeypatch.setenv("DVC_STAGE", "toy")
+    stage._run(lambda: None, "stages.toy.toy", "toy", {})
+    assert looked == [stage.code_digests()] * by_dvc
 
 
 def test_dvc_records_nothing_of_a_run_under_settings_that_changed_on_its_way(copy):

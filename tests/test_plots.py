@@ -58,9 +58,10 @@ def test_every_pipeline_has_plots_and_their_names_are_its_own():
     assert IMAGES and all(path.is_file() for path in IMAGES)
 
 
-@pytest.mark.parametrize("command", [["show"], ["diff", "HEAD"]])
-def test_dvc_draws_them_all(command):
-    result = subprocess.run(["dvc", "plots", *command, "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
+def test_dvc_draws_them_all():
+    """In a comparison, which draws what `dvc plots show` does."""
+    command = ["dvc", "plots", "diff", "HEAD", "--json"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     shown = json.loads(result.stdout)
     assert [error for error in shown.get("errors", []) if error["rev"] == "workspace"] == []
     assert {*PLOTS, *(str(path.relative_to(ROOT)) for path in IMAGES)} <= {*shown["data"]}

@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -328,54 +327,6 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
 
 
 # --- A real stage --------------------------------------------------------------------------------------------------
-
-
-def made() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in Path("models/finetuned/13/toy").iterdir()}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)  # five starts of a stage
-def test_a_stage_that_is_killed_for_real_goes_on_and_leaves_the_same_files(make_cell, project):
-    values = lay_out_cell(make_cell("prompt"))
-    values["finetune"] |= {"max_steps": 150, "steps_per_example": 1000, "momentum": 0.9, "eval_steps": 50}
-    values["finetune"]["learning_rates"] = [0.01, 0.05]
-    folder = Path(".dvc/tmp/checkpoints/finetune@toy-13")
-
-    def ended() -> str:
-        """The output of a start that nobody disturbs."""
-        process = start_stage("finetune", values)
-        error = process.communicate()[1]
-        assert process.returncode == 0, error
-        assert not folder.exists() and not Path("models/finetuned/13/toy.partial").exists()
-        return error
-
-    def killed(name: str) -> str:
-        """The output of a start that is killed soon after this checkpoint."""
-        process = start_stage("finetune", values)
-        wait_for(lambda: (folder / name).exists() or process.poll() is not None)
-        time.sleep(0.1)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        return process.communicate()[1]
-
-    shutil.rmtree("models/finetuned")
-    values["runtime"]["checkpoint_seconds"] = 0
-    assert ended() == ""
-    undisturbed = made()
-    values["runtime"]["checkpoint_seconds"] = 0.1
-    shutil.rmtree("models/finetuned")
-    assert killed("1.safetensors") == ""
-    assert "finetune@toy-13: resumes at step " in killed("2.safetensors")
-    kept = shutil.copytree(folder, "kept")
-    file = Path("stages/lib/training/course.py")
-    text = file.read_text()
-    file.write_text(f"{text}\n# other code\n")
-    assert ended() == "" and made() == undisturbed  # from the beginning
-    shutil.move(kept, folder)
-    file.write_text(text)
-    shutil.rmtree("models/finetuned")
-    assert ended().startswith("finetune@toy-13: resumes at step ") and made() == undisturbed
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -17,10 +18,8 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from stages.lib.errors import ParamsError
 from stages.workflow import dispatch
-from stages.workflow.change import change_settings
-from stages.workflow.run import check_settings, workers_for
+from stages.workflow.run import workers_for
 from tests.dvc_project import ROOT, lay_out_toy, wait_for
 
 # DVC imports what is deprecated
@@ -97,8 +96,10 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def here(toy, command):
-    """here(*words): the same in this process, for what starts no stage."""
+def here(toy, command, monkeypatch):
+    """here(*words): the same in this process, where no stage is a fork and none is to be killed."""
+    monkeypatch.setattr(dispatch, "GPUS", Path("gpus"))
+    monkeypatch.setattr(dispatch, "_free_gpus", queue.SimpleQueue())
     return partial(command, "stages.workflow.run")
 
 
@@ -131,7 +132,7 @@ def at_work(folder: Path) -> set[int]:
 
 
 def test_what_needs_nothing_of_each_other_runs_at_once_and_dvc_finds_nothing_more_to_do(toy, here):
-    code, out, error = run("--workers", "2")
+    code, out, error = here("--workers", "2")
     noted = runs()
     assert code == 0 and {*noted} == {*GRAPH}, error
     assert "says last" in out and out.count("says") == 1, "what the report printed"
@@ -147,9 +148,9 @@ def test_what_needs_nothing_of_each_other_runs_at_once_and_dvc_finds_nothing_mor
     assert {*runs()} == {*GRAPH}, "the control: nothing ran anew"
 
 
-def test_dvc_lock_is_byte_for_byte_that_of_a_serial_run(toy):
+def test_dvc_lock_is_byte_for_byte_that_of_a_serial_run(toy, here):
     write_graph(GRAPH, seconds=0.1)
-    assert run("--workers", "1")[0] == 0
+    assert here("--workers", "1")[0] == 0
     ours = YAML(typ="safe").load(Path("dvc.lock"))
     Path("dvc.lock").unlink()
     subprocess.run(["rm", "-r", ".dvc/cache"], check=True)
@@ -163,16 +164,16 @@ def kept_runs() -> str:
 
 
 @pytest.mark.parametrize(("how", "forked"), [("python -m stage", True), ("python stage.py", False)])
-def test_a_stage_is_a_fork_and_any_other_command_a_process_of_its_own(toy, how, forked):
+def test_a_stage_is_a_fork_and_any_other_command_a_process_of_its_own(toy, here, how, forked):
     write_graph({"left": [], "broken": []}, 0.1, how)
-    code, out, error = run("--workers", "2")
+    code, out, error = (run if forked else here)("--workers", "2")
     assert code == 1 and runs()["left"]["forked"] is forked
     assert "done left" in out and error.count("the disk is made of cheese") == 1
 
 
-def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy):
+def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy, here):
     write_graph({"broken": [], "never": ["broken"], "nor": ["never"], "alone": [], "forgetful": []}, seconds=0.1)
-    code, out, error = run("--workers", "2")
+    code, out, error = here("--workers", "2")
     assert code == 1 and {*runs()} == {"alone", "forgetful"}
     assert error.count("the disk is made of cheese") == 1 and "failed broken" in out
     assert "output 'forgetful.txt' does not exist" in error
@@ -185,7 +186,7 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one_and_one_runs_only_wh
         code, _, error = here(target)
         assert code == 2 and error.startswith("run: ") and told in error and error.count("\n") == 1
     write_graph(GRAPH, seconds=0.1)
-    assert run("left")[0] == 0 and {*runs()} == {"root", "left"}
+    assert here("left")[0] == 0 and {*runs()} == {"root", "left"}
 
 
 @pytest.mark.parametrize(
@@ -205,23 +206,23 @@ def set_resources(**resources: Any) -> None:
 
 
 @pytest.mark.parametrize("gpus", [2, 1])
-def test_each_stage_with_a_model_has_a_gpu(toy, gpus):
+def test_each_stage_with_a_model_has_a_gpu(toy, here, gpus):
     for number in range(gpus):
         Path(f"gpus/{number}").mkdir(parents=True)
     write_graph(PAIR | {"other": []})
-    assert run("--workers", "3")[0] == 0
+    assert here("--workers", "3")[0] == 0
     noted = runs()
     assert together(noted["left"], noted["right"]) is (gpus == 2) and noted["other"]["gpu"] is None
     assert {noted[name]["gpu"] for name in PAIR} == {*map(str, range(gpus))}
 
 
-def test_no_more_run_at_once_than_fit_into_memory_by_what_each_took_the_last_time(toy):
+def test_no_more_run_at_once_than_fit_into_memory_by_what_each_took_the_last_time(toy, here):
     write_graph(PAIR | {"other": []})
     Path(".dvc/tmp").mkdir(exist_ok=True)
     lines = [json.dumps({"stage": name, "seconds": 1.0, "mib": 600}) for name in (*PAIR, "other")]
     Path(".dvc/tmp/durations.jsonl").write_text("\n".join(lines) + "\n")
     set_resources(memory_mib=1300)
-    assert run("--workers", "3")[0] == 0
+    assert here("--workers", "3")[0] == 0
     noted = runs().values()
     assert max(sum(one["start"] <= note["start"] < one["end"] for one in noted) for note in noted) == 2
 
@@ -290,25 +291,16 @@ def test_a_stop_ends_every_child_and_the_next_run_goes_on(toy, stop, how):
     assert run("--workers", "2")[0] == 0 and {*runs()} == {*PAIR}
 
 
-def test_forks_end_with_a_runner_that_was_killed(toy):
-    write_graph({"parent": [], "right": []}, 60, "python -m stage")
+def test_forks_end_with_a_runner_that_was_killed_and_what_was_done_before_comes_back_from_the_run_cache(toy):
+    write_graph({"left": [], "parent": ["left"]}, 4, "python -m stage")
     process = working(toy)
-    process.kill()
-    process.communicate(timeout=60)
-    wait_for(lambda: not at_work(toy), 20)
-    write_graph(PAIR, 0.1, "python -m stage")
-    assert run("--workers", "2")[0] == 0 and {*runs()} == {*PAIR}
-
-
-def test_what_was_done_before_a_kill_comes_back_from_the_run_cache(toy):
-    write_graph({"left": [], "right": ["left"]}, seconds=4)
-    process = working(toy, until="stage.py right")
     process.kill()
     process.communicate(timeout=60)
     assert not Path("dvc.lock").exists(), "the control: it is written once a minute"
     wait_for(lambda: not at_work(toy), 20)
+    assert {*runs()} == {"left"}, "the control: it was killed in the middle of the second stage"
     Path("runs.jsonl").unlink()
-    assert run()[0] == 0 and {*runs()} == {"right"}
+    assert run()[0] == 0 and {*runs()} == {"parent"}
     assert "Running" not in said_by_dvc("repro")
 
 
@@ -326,6 +318,9 @@ def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy
     write_graph({"left": [], "right": ["left"]}, 0.1)
     said_by_dvc("repro")
     before = Path("dvc.lock").read_text()
+    Path(".dvc/tmp/rwlock").write_text('{"write": {"/a/b": {"pi')
+    code, _, error = here()
+    assert code == 0 and ".dvc/tmp/rwlock can't be read" in error, "DVC's note of what runs"
     for content in ("", "stages:\n  left:\n    cmd: exec py", "schema: '2.0'\nstages: 1\n"):
         Path("dvc.lock").write_text(content)
         code, _, error = here()
@@ -335,14 +330,6 @@ def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy
     Path("dvc.yaml").write_text("stages: 1\n")
     code, _, error = here()
     assert code == 2 and "dvc.yaml" in error and Path("dvc.yaml").exists(), "the control: another mistake is told"
-
-
-def test_an_unreadable_note_of_what_runs_is_set_aside(toy):
-    write_graph({"left": []}, 0.1)
-    Path(".dvc/tmp").mkdir(exist_ok=True)
-    Path(".dvc/tmp/rwlock").write_text('{"write": {"/a/b": {"pi')
-    code, _, error = run()
-    assert code == 0 and ".dvc/tmp/rwlock can't be read" in error and {*runs()} == {"left"}
 
 
 def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
@@ -356,35 +343,6 @@ def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
     assert ended(process) == 0 and {*runs()} == {"parent", "right"}
 
 
-PARENT = """
-import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=os.environ | {"DVC_STAGE": "toy"})
-print(child.pid, flush=True)
-child.wait()
-"""
-CHILD = """
-import time
-from stages.workflow.core.stage import stage
-
-@stage
-def main() -> None:
-    time.sleep(60)
-
-main([])
-"""
-
-
-def test_a_stage_ends_with_a_dvc_that_was_killed(toy):
-    Path("child.py").write_text(CHILD)
-    words = [sys.executable, "-c", PARENT, "import runpy; runpy.run_path('child.py', run_name='child')"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
-        child = psutil.Process(int(parent.stdout.readline()))
-        time.sleep(3)
-        assert child.is_running(), "the control"
-        parent.kill()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10)
-
-
 # --- Experiments -----------------------------------------------------------------------------------------------------
 
 
@@ -392,43 +350,23 @@ def commit() -> None:
     subprocess.run("git add -A && git commit -qm state", shell=True, check=True)
 
 
-def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(toy):
+def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(toy, here):
     write_graph(PAIR)
-    assert run()[0] == 0
+    assert here()[0] == 0
     Path("runs.jsonl").unlink()
     commit()
-    code, out, error = run("-S", "runtime.device=cpu", "--name", "onecpu")
+    code, out, error = here("-S", "runtime.device=cpu", "--name", "onecpu")
     assert code == 0 and "kept as an experiment: " in out, error
     assert together(*runs().values()) and "device: cpu" in Path("params.yaml").read_text()
     assert "onecpu" in said_by_dvc("exp", "list")
+    code, _, error = here("-S", "runtime.device=gpu")
+    assert code == 2 and "runtime.device: 'gpu' is not allowed" in error and "cpu" in Path("params.yaml").read_text()
     subprocess.run(["git", "checkout", "-q", "."], check=True)
     said_by_dvc("exp", "apply", "onecpu")
     assert "Data and pipelines are up to date" in said_by_dvc("status")
     write_graph(PAIR | {"broken": []}, 0.1)
-    assert run("-S", "runtime.device=auto", "--name", "failed")[0] == 1
+    assert here("-S", "runtime.device=auto", "--name", "failed")[0] == 1
     assert "failed" not in said_by_dvc("exp", "list")
-
-
-WRONG = {
-    "graft.sparsty=1": "graft.sparsty: unknown setting (did you mean 'sparsity'?)",
-    "graft.sparsity": "-S graft.sparsity: DVC can't set this; expected KEY=VALUE",
-    "missing.yaml:graft.sparsity=1": "-S missing.yaml:graft.sparsity=1: DVC can't set this; expected KEY=VALUE",
-    "graft.sparsity=5": "graft.sparsity: 5 is not allowed: should be less than or equal to 1",
-    "graft.region=[": "-S graft.region=[: ",
-    "+graft.more=1": "graft.more: unknown setting",
-}
-
-
-@pytest.mark.parametrize(("setting", "told"), WRONG.items())
-def test_a_wrong_setting_of_an_experiment_is_told_and_nothing_is_changed(project, setting, told):
-    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-    Path("params.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(ParamsError, match=re.escape(told)):
-        change_settings(["seeds=[1]", setting], lambda: check_settings(["dvc.yaml"]))
-    assert Path("params.yaml").read_text(encoding="utf-8") == text
-    change_settings(["graft.sparsity=0.05", "data.columns={label: y}"], lambda: check_settings(["dvc.yaml"]))
-    changed = Path("params.yaml").read_text(encoding="utf-8")
-    assert "sparsity: 0.05" in changed and "label: y" in changed, "the control"
 
 
 # --- A cluster -------------------------------------------------------------------------------------------------------
@@ -461,11 +399,17 @@ def cluster(toy) -> Any:
         process.wait(60)
 
 
-def test_two_workers_share_the_stages_and_one_that_is_killed_costs_nothing(toy, cluster):
+def test_a_stop_leaves_the_workers_and_one_that_is_killed_costs_nothing(toy, cluster, tmp_path_factory):
     address, worker = cluster
+    write_graph({"parent": [], "right": []}, 60)
+    first, second = worker(), worker()
+    process = working(toy, "--scheduler", address)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 130
+    wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
+    assert first.poll() is second.poll() is None and not Path("runs.jsonl").exists()
     names = [f"stage{number}" for number in range(6)]
     write_graph({name: [] for name in names}, 3)
-    first, _ = worker(), worker()
     process = start("--scheduler", address, "--workers", "2")
     wait_for(lambda: Path("runs.jsonl").exists(), 120)
     # all at once, as when a machine goes: the nanny, and the worker that it would start again
@@ -476,27 +420,15 @@ def test_two_workers_share_the_stages_and_one_that_is_killed_costs_nothing(toy, 
     assert sorted(re.findall(r"done (\w+)", out)) == names
     assert "Running" not in said_by_dvc("repro")
 
-
-def test_a_stop_ends_the_stages_of_all_workers_and_leaves_these(toy, cluster):
-    address, worker = cluster
-    write_graph({"parent": [], "right": []}, 60)
-    workers = [worker(), worker()]
-    process = working(toy, "--scheduler", address)
-    process.send_signal(signal.SIGTERM)
-    assert ended(process) == 130
-    wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
-    assert all(one.poll() is None for one in workers)
-
-
-def test_a_worker_in_another_folder_and_an_address_where_nobody_is_are_one_line_each(toy, cluster, tmp_path_factory):
-    address, worker = cluster
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     worker(elsewhere)
-    code, _, error = run("--scheduler", address, "--workers", "1")
+    Path("dvc.lock").unlink()
+    write_graph({"another": []}, 0.1)
+    code, _, error = run("--scheduler", address, "--workers", "2")
     assert code == 2 and f"stands in {elsewhere}: start it in the folder of this run" in error
-    code, _, error = run("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
-    assert (
-        code == 2
-        and error.startswith("run: no scheduler of Dask answers at tcp://127.0.0.1:9")
-        and error.count("\n") == 1
-    )
+
+
+def test_an_address_where_nobody_is_is_one_line(here):
+    code, _, error = here("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
+    said = "run: no scheduler of Dask answers at tcp://127.0.0.1:9"
+    assert code == 2 and error.startswith(said) and error.count("\n") == 1

@@ -74,14 +74,6 @@ def test_it_holds_k_candidates_and_one_part(monkeypatch):
     assert counted.peak < 4 * 4_000 * 4 < region.size * 4, "a tensor or two, never the region"
 
 
-def test_a_score_that_is_no_number_is_an_error():
-    region = Region({"a": (3,), "b": (3,)})
-    with pytest.raises(ValueError, match="NaN"):
-        ranking(region, {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan"), 1.0])}, 2)
-    with pytest.raises(ValueError, match=r"0\.\.6"):
-        ranking(region, {}, 7)
-
-
 def test_a_lazy_tensor_is_made_when_it_is_asked_for():
     made: list[str] = []
     lazy = LazyTensors(["a", "b"], lambda name: made.append(name) or torch.ones(1))
