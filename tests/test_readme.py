@@ -159,7 +159,7 @@ def is_there(path: str) -> bool:
     return (
         (ROOT / plain).exists()
         or (ROOT / "stages" / plain).exists()
-        or plain == str(paths.PAGE)
+        or plain in (str(paths.PAGE), str(paths.LIVE))
         or any(lies_in(example, made) for made in MADE)
         or plain.startswith(("data/local/", "models/local/", ".dvc/tmp/"))
         or plain in INSIDE
