@@ -9,6 +9,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
 from stages.lib import load_graft
 from stages.lib.digest import require_sealed
@@ -91,6 +92,21 @@ def test_biases_are_refused_with_their_count_or_left_out(project, tmp_path, caps
     store_part(project, tmp_path / "norms", lambda name: "Norm" in name)
     line = refused(capsys, "export", tmp_path / "norms", "--as", "peft", "--to", tmp_path / "none")
     assert line == f"{tmp_path / 'norms'}: selects nothing in the weights of linear layers, which an adapter is made of"
+
+
+def test_an_adapter_that_would_not_be_the_graft_is_refused(project, tmp_path, monkeypatch, capsys):
+    mask = tmp_path / "mask"
+    store_part(project, mask, lambda name: "output.dense.weight" in name)
+    export(capsys, mask, "--as", "peft", "--to", tmp_path / "control")
+
+    def forward(self, hidden: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(torch.nn.functional.linear(hidden, self.dense.weight, self.dense.bias) + before)
+
+    for kind in (BertOutput, BertSelfOutput):
+        monkeypatch.setattr(kind, "forward", forward)
+    line = refused(capsys, "export", mask, "--as", "peft", "--to", tmp_path / "to")
+    assert line.startswith(f"{mask}: a peft adapter would not be the graft: the logits of this model differ by ")
+    assert not (tmp_path / "to").exists()
 
 
 def test_every_layer_gets_the_places_it_needs():

@@ -7,7 +7,7 @@ new head go along whole, as modules to save; biases of linear layers can't be he
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import nextafter
 from pathlib import Path
 
@@ -19,8 +19,12 @@ from ..digest import UNSEALED, seal
 from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask_file import named_tensors
+from ..grafting.modules import write
 from ..io import write_json
+from ..models.anatomy import named_weights
 from ..models.checkpoints import Checkpoint, skeleton
+from ..models.loading import load_model
+from ..models.probing import some_words, without_cache
 from .base import Base
 from .patch_file import GraftFile
 
@@ -68,7 +72,8 @@ def write_sparse_delta(folder: Path, deltas: dict[str, Tensor], patch: GraftFile
 def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -> str:
     """Write the two files of an adapter; gives a sentence about what it does and doesn't hold.
 
-    Raises MaskError if values must be left out and may not be, or if nothing is held by layers.
+    Raises MaskError if values must be left out and may not be, if nothing is held by layers, or if the model would compute
+    otherwise with the adapter than with the graft.
     """
     use, indices = patch.use, patch.stored.mask.indices
     linear, norms, left = _holders(patch, base)
@@ -80,6 +85,7 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
     if not linear:
         raise MaskError(f"{patch.path}: selects nothing in the weights of linear layers, which an adapter is made of")
     deltas, exactness = deltas_of(patch, base, linear)
+    _require_equal_logits(patch, base, deltas, [name for name in indices if name.rpartition(".")[0] in norms])
     sparsity = common_sparsity([(len(deltas[name]), base.tensors[name].numel()) for name in linear])
     tensors = {PREFIX + name: values.float() for name, values in patch.stored.head.items()}
     for name in (f"{norm}.{part}" for norm, parts in norms.items() for part in parts):
@@ -104,6 +110,39 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
     held = f"{sum(map(len, deltas.values())):,} values in {len(linear)} linear weights, {len(norms)} norms whole"
     return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
+
+
+def _require_equal_logits(patch: GraftFile, base: Base, deltas: dict[str, Tensor], norms: list[str]) -> None:
+    """Raise MaskError unless one forward with the differences beside the linear layers gives the logits of the graft.
+
+    It does not where a model reads the weight of a layer without calling the layer.
+    """
+    model = load_model(base.folder, patch.use.mode, patch.use.labels, new_head=True)
+    weights, indices, values = named_weights(model), patch.stored.mask.indices, patch.stored.values
+    write([(weights[name], None, part) for name, part in patch.stored.head.items()])
+    write([(weights[name], indices[name], values[name]) for name in norms])
+
+    def beside(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
+        def add(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+            delta = torch.zeros_like(layer.weight)
+            put_at(delta, indices[name], deltas[name])
+            return output + nn.functional.linear(inputs[0], delta)
+
+        return add
+
+    hooks = [model.get_submodule(name.removesuffix(".weight")).register_forward_hook(beside(name)) for name in deltas]
+    inputs = {"input_ids": some_words(model)[None], **without_cache(model)}
+    with torch.inference_mode():
+        adapted = model(**inputs).logits
+        for hook in hooks:
+            hook.remove()
+        write([(weights[name], indices[name], values[name]) for name in deltas])
+        grafted = model(**inputs).logits
+    if (gap := float((adapted - grafted).abs().max())) > 1e-4 * float(grafted.abs().max()):
+        problem = (
+            f"the logits of this model differ by {gap:.2g}, as it reads the weight of a layer without calling the layer"
+        )
+        raise MaskError(f"{patch.path}: a peft adapter would not be the graft: {problem}; export it as a model")
 
 
 def _head_modules(patch: GraftFile) -> Iterator[str]:
