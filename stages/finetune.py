@@ -23,9 +23,9 @@ def main(task: str, seed: int) -> None:
     if params.finetune.source == "train":
         with (
             progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar,
-            live_curves(params.runtime.live, f"{task}-{seed}") as live,
+            live_curves(params.runtime.live, f"{task}-{seed}") as log_of,
         ):
-            best = finetune(cell, params.finetune, bar.update, reporter=live)
+            best = finetune(cell, params.finetune, bar.update, log_of=log_of)
     else:
         best = take_over(cell, params.finetune, cell.task.checkpoint_of(seed))
     with replacing(paths.finetuned(task, seed)) as folder:

@@ -33,7 +33,7 @@ from stages.lib.settings import Params
 from stages.lib.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_cell, read_task
-from stages.workflow.records import Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.records import Records, Row, frame_of, grid, label_kinds, require_files, run_frame
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
@@ -226,11 +226,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def _kinds(tasks: pd.DataFrame) -> pd.Series:
     """What kind of task each is: by its number of labels, and by its sentences where tasks differ in that."""
-    kinds = (
-        pd.Series("two labels", tasks.index)
-        .mask(tasks.labels > 2, "more labels")
-        .mask(tasks.labels == 0, "completions")
-    )
+    kinds = label_kinds(tasks.labels)
     return kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
 
 

@@ -167,8 +167,8 @@ def test_what_was_measured_is_reported_as_it_is_recorded_and_changes_no_bit(make
         make_cell("prompt").to_train(3),
         finetune_settings(max_steps=15, learning_rates=[0.01, 0.1], eval_steps=5),
     )
-    with live_curves("dvclive", "toy-3") as live:
-        done = finetune(cell, settings, reporter=live)
+    with live_curves("dvclive", "toy-3") as log_of:
+        done = finetune(cell, settings, log_of=log_of)
     assert [*logged] == ["plots/live/toy-3/bs8_lr0.01", "plots/live/toy-3/bs8_lr0.1"]
     told = logged[f"plots/live/toy-3/bs8_lr{done.record['chosen']['learning_rate']}"]
     losses = [(entry["step"], "train_loss", entry["train_loss"]) for entry in done.record["curve"]]

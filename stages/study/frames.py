@@ -14,10 +14,10 @@ from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from stages.lib.settings import Params
-from stages.lib.words import counted, small_percent
+from stages.lib.words import counted, percent, small_percent
 from stages.study import bound
 from stages.workflow.core.stored import read_task
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, label_kinds, require_files, run_frame
 from stages.workflow.report.stats import estimate
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
@@ -302,9 +302,7 @@ def grafts(frames: Frames) -> pd.DataFrame:
     learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
         mask=_mask_names(frames, rows),
-        labels=rows.task.map(frames["tasks"].set_index("task").labels.gt(2)).map(
-            {False: "two labels", True: "more labels"}
-        ),
+        labels=label_kinds(rows.task.map(frames["tasks"].set_index("task").labels)),
         less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
         own=(rows.localizer != LEARNED) | _is_own(frames, rows),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
@@ -587,7 +585,8 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     sizes = {
         "smallest": _smallest(frames), "region_size": _region_size(frames),
         "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
-        "largest_overlap": frames["fish"].sparsity.max(), "trajectory_size": frames["trajectory"].sparsity.max(),
+        "largest_size": max(common_sizes(frames["sweep"]), default=None), "largest_overlap": frames["fish"].sparsity.max(),
+        "trajectory_size": frames["trajectory"].sparsity.max(),
     }  # fmt: skip
     texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
@@ -595,8 +594,15 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
         "fell_back_to_movement": _fell_back_text(frames["cost"]), "elsewhere": _elsewhere(frames),
         "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
-        "other_scores": _other_scores(frames),
+        "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
     }  # fmt: skip
+
+
+def _kept_by_kind(rows: pd.DataFrame) -> str:
+    """The share of the score that the smallest learned grafts keep, for each kind of task that there is."""
+    smallest = _tested(rows, localizer=LEARNED, smallest=True)
+    kept = smallest.groupby(["labels", "task"], sort=False).retained.mean().groupby("labels", sort=False).mean()
+    return ", ".join(f"{percent(share, 0)} % with {labels}" for labels, share in kept.items())
 
 
 def _left_out(finetuned: pd.DataFrame, least: float) -> str:

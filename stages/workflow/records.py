@@ -120,6 +120,11 @@ def exact(shares: pd.Series, rows: pd.Series) -> pd.Series:
     return ((shares * rows).round() / rows).where(rows < 5000, shares)
 
 
+def label_kinds(labels: pd.Series) -> pd.Series:
+    """What kind of task each is by its number of labels; without any its rows are completions."""
+    return pd.Series("two labels", labels.index).mask(labels > 2, "more labels").mask(labels == 0, "completions")
+
+
 def run_frame(params: Any) -> pd.DataFrame:
     """One row about the run: model, mode, shots and size of the graft."""
     model, data = params.model, params.data

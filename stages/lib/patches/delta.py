@@ -7,7 +7,8 @@ new head go along whole, as modules to save; biases of linear layers can't be he
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from math import nextafter
 from pathlib import Path
 
@@ -122,15 +123,13 @@ def _require_equal_logits(patch: GraftFile, base: Base, deltas: dict[str, Tensor
     write([(weights[name], None, part) for name, part in patch.stored.head.items()])
     write([(weights[name], indices[name], values[name]) for name in norms])
 
-    def beside(name: str) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
-        def add(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-            delta = torch.zeros_like(layer.weight)
-            put_at(delta, indices[name], deltas[name])
-            return output + nn.functional.linear(inputs[0], delta)
+    def add(name: str, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        delta = torch.zeros_like(layer.weight)
+        put_at(delta, indices[name], deltas[name])
+        return output + nn.functional.linear(inputs[0], delta)
 
-        return add
-
-    hooks = [model.get_submodule(name.removesuffix(".weight")).register_forward_hook(beside(name)) for name in deltas]
+    layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in deltas}
+    hooks = [layer.register_forward_hook(partial(add, name)) for name, layer in layers.items()]
     inputs = {"input_ids": some_words(model)[None], **without_cache(model)}
     with torch.inference_mode():
         adapted = model(**inputs).logits

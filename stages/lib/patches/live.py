@@ -61,8 +61,10 @@ def load_graft(
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
     folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
     verbosity = logging.get_verbosity()
-    model = load_model(folder, file.use.mode, file.use.labels, new_head=True)
-    logging.set_verbosity(verbosity)  # load_model silences reports of a missing head, which the patch has
+    try:
+        model = load_model(folder, file.use.mode, file.use.labels, new_head=True)
+    finally:
+        logging.set_verbosity(verbosity)  # load_model silences reports of a missing head, which the patch has
     _set_config(model, file.use.options)
     write(_places(file, model))
     return model.to(dtype)

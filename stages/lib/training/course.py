@@ -22,7 +22,7 @@ Best = tuple[tuple[float, float], int, dict[str, Tensor]]
 DevScore = Callable[[], tuple[float, float]]
 Part = tuple[LabelModel, list[Example]]
 Proximal = Callable[[dict[str, Tensor], float], object]
-Report = Callable[[int, dict[str, float]], object]
+Log = Callable[[int, dict[str, float]], object]
 
 # Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10

@@ -15,7 +15,7 @@ from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..runtime import Runtime, numpy_generator, seeded_torch
 from ..settings import AdamWParams, FinetuneParams, ModelParams
-from .course import Report
+from .course import Log
 from .grid import Point, Trained, search
 from .training import NO_HOOKS, Hooks, Training, TrainPlan, batches_of, train
 
@@ -99,23 +99,28 @@ def grid_of(settings: FinetuneParams) -> list[Point]:
     return [{"batch_size": size, "learning_rate": rate} for size, rate in pairs]
 
 
+def no_log(_: Point) -> Log:
+    """Keeps nothing beside the record of a fine-tuning."""
+    return NO_HOOKS.log
+
+
 def finetune(
     cell: TrainingCell,
     settings: FinetuneParams,
     on_step: Callable[[], object] = lambda: None,
     only: GraftMask | None = None,
-    reporter: Callable[[Point], Report] = lambda _: Hooks.report,
+    log_of: Callable[[Point], Log] = no_log,
 ) -> Finetuned:
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
     Every point starts from the same weights, head and random numbers.  With `only`, the values that the
     mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
-    those of an earlier run that a point resumes after.  `reporter` gives for a point what gets its losses and dev scores.
+    those of an earlier run that a point resumes after.  `log_of` gives for a point what its losses and dev scores go to.
     """
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
-        hooks = Hooks(report=reporter(point), resumes=True)
+        hooks = Hooks(log=log_of(point), resumes=True)
         model, training = train_point(cell, settings, plan, lambda _: on_step, only, hooks)
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})

@@ -12,14 +12,14 @@ from ..data.encoding import Example
 from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import DevScore, Part, Proximal, Report, TrainerState, Training, TrainPlan
+from .course import DevScore, Log, Part, Proximal, TrainerState, Training, TrainPlan
 
 Batches = Iterator[list[Part]]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step, and `report`
+    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step, and `log`
     gets what was measured after some of them.
 
     `proximal` may move the leaves that it is called with, right after the optimizer has, and is told the step's learning rate.
@@ -31,7 +31,7 @@ class Hooks:
     on_step: Callable[[], object] = lambda: None
     proximal: Proximal | None = None
     resumes: bool = False
-    report: Report = lambda step, values: None
+    log: Log = lambda step, values: None
 
 
 NO_HOOKS = Hooks()
@@ -74,7 +74,7 @@ def train(
         course.step(batch, step, hooks.proximal)
         hooks.on_step()
         if values := course.look(step, hooks.dev_score):
-            hooks.report(step, values)
+            hooks.log(step, values)
         if loop:
             loop.keep(partial(course.state, step))
     course.end()

@@ -23,9 +23,8 @@ EDIT = Path("masks/edit")
 JOINT = Path("models/joint")
 SKILL = Path("masks/skill")
 METRICS = Path("metrics")
-CODE = METRICS / "code"
-LIVE = Path("plots/live")
 PLOTS = Path("plots")
+LIVE = PLOTS / "live"
 # stages whose last axis, the size of a mask, lies inside the folder of a seed
 SIZED = ("sweep", "readout")
 LEAKAGE = TABLES / "leakage.json"

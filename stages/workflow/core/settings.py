@@ -33,6 +33,8 @@ from stages.workflow.core.rules import Values
 PROJECT = Path(__file__).parents[3]
 # settings of `runtime` that affect the results of a model; the others are not params of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
+# those of the others that a stage with a model reads all the same
+UNLISTED = ("gradient_checkpointing", "live")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
 # name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
 # TASKS that they name, and problems() between sections
@@ -59,9 +61,7 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     chosen = _chosen(values, keys)
     READ.append((folder, keys, copy(chosen)))  # a copy, since stages may add attributes
     if {*RUNTIME} <= {*keys}:
-        more = {
-            name: getattr(values["runtime"], name) for name in ("gradient_checkpointing", "live")
-        }  # do not affect results
+        more = {name: getattr(values["runtime"], name) for name in UNLISTED}
         chosen.runtime = Params(**vars(chosen.runtime), **more)
     return chosen
 
