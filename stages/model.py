@@ -19,8 +19,8 @@ def main() -> None:
     model = params.model
 
     from stages.lib.models.importing import import_model
-    from stages.lib.models.precision import native_precision, write_precision
     from stages.lib.models.sources import obtain
+    from stages.lib.precision import native_precision, write_precision
     from stages.lib.runtime import device_of
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from stages.lib.errors import StorageError
 from stages.workflow.core import paths
-from stages.workflow.plan import Step, last_runs, line, steps_of, table
+from stages.workflow.core.stage import last_runs
+from stages.workflow.plan import Step, line, steps_of, table
 from tests.dvc_project import Run, dvc, lay_out_toy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports

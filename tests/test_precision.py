@@ -7,7 +7,7 @@ import torch
 
 from stages.lib import runtime
 from stages.lib.errors import ModelError
-from stages.lib.models.precision import native_precision, read_precision, write_precision
+from stages.lib.precision import native_precision, read_precision, write_precision
 from stages.lib.runtime import device_of
 from stages.workflow.core import paths
 

@@ -20,14 +20,13 @@ from .grafting.mask import GraftMask
 from .grafting.mask_file import StoredMask
 from .grafting.mask_indices import read_indices
 from .grafting.modules import Parameters, chosen, graft, region_of
-from .grafting.region import Region, Tensors
+from .grafting.region import Region, Tensors, named_weights
 from .localizers.evidence import LocalizerInput
 from .localizers.registry import Budget, find_mask, localizer_of, settings_of
 from .merging import names, vectors
 from .merging.arithmetic import shifted, task_vector
 from .merging.stitch import union
 from .metrics.classification import reliability
-from .models.anatomy import named_weights
 from .models.evidence import from_tensors
 from .models.fisher import add_squared_gradient
 from .runtime import wide

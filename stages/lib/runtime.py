@@ -62,7 +62,7 @@ def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
     # nothing here reads a value that it hasn't written; filling new memory with NaN costs a kernel for each new tensor
     torch.utils.deterministic.fill_uninitialized_memory = False
     if (precision := settings.precision) == "auto":  # chosen by the stage `model`
-        from .models.precision import read_precision
+        from .precision import read_precision
 
         precision = read_precision(pretrained)
     dtype = getattr(torch, precision)

@@ -8,7 +8,6 @@ Nothing is executed or fetched.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stages.lib.command import guarded
 from stages.workflow.core import paths
+from stages.workflow.core.stage import last_runs
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
@@ -36,15 +36,6 @@ class Step:
     def stage(self) -> str:
         """Its name without the cell."""
         return self.name.partition("@")[0]
-
-
-def last_runs() -> dict[str, tuple[float, float]]:
-    """Seconds and MiB of the last run of each stage on this machine."""
-    try:
-        lines = [json.loads(line) for line in paths.DURATIONS.read_text(encoding="utf-8").splitlines()]
-        return {line["stage"]: (line["seconds"], line.get("mib", 0.0)) for line in lines}
-    except (OSError, ValueError, LookupError):
-        return {}
 
 
 def steps_of(targets: Sequence[str]) -> list[Step]:

@@ -103,8 +103,8 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
     import psutil
 
     from stages.lib.progress import progress
+    from stages.workflow.core.stage import last_runs
     from stages.workflow.dispatch import Commands, cluster_at, gpus_of, this_machine
-    from stages.workflow.plan import last_runs
     from stages.workflow.repro import is_kept
 
     workers, known = asked.workers or workers_for(runtime, asked.scheduler), last_runs()

@@ -104,7 +104,7 @@ class GraftMask:
         """Write the mask, without the values it selects, to a safetensors file; `load_mask` reads it."""
         from .mask_indices import named_indices, write_tensors  # imports pydantic
 
-        write_tensors(Path(path), self, named_indices(self), {})
+        write_tensors(Path(path), self.region, named_indices(self.region, self.indices), {})
 
     def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
         if [*self.region.shapes.items()] != [*other.region.shapes.items()]:

@@ -38,13 +38,18 @@ class StoredMask:
 
 def write_mask(path: Path, stored: StoredMask) -> None:
     """Write a mask file; equal masks give equal bytes."""
-    write_tensors(path, stored.mask, named_tensors(stored.mask, stored.values, stored.head), stored.about)
+    tensors = named_tensors(stored.mask, stored.values, stored.head)
+    write_tensors(path, stored.mask.region, tensors, stored.about)
 
 
 def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, Tensor]:
     """Indices, values at them, and a head under the names that they have in a file."""
-    tensors = {f"head/{name}": whole.contiguous() for name, whole in head.items()} | named_indices(mask)
-    return tensors | {f"values/{name}": values[name].contiguous() for name in mask.indices}
+    heads = {f"head/{name}": whole.contiguous() for name, whole in head.items()}
+    return (
+        heads
+        | named_indices(mask.region, mask.indices)
+        | {f"values/{name}": values[name].contiguous() for name in mask.indices}
+    )
 
 
 def read_mask(path: Path) -> StoredMask:

@@ -17,7 +17,6 @@ from .region import Region
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .mask import GraftMask
     from .region import Tensors
 
 FORMAT = "graft-mask"
@@ -114,21 +113,22 @@ def read_indices(path: Path) -> tuple[Region, np.ndarray]:
         raise MaskError(f"{path}: damaged: {error}") from error
 
 
-def named_indices(mask: "GraftMask") -> "dict[str, Tensor]":
+def named_indices(region: Region, indices: "Tensors") -> "dict[str, Tensor]":
     """The indices of a mask under the names that they have in a file."""
     import torch
 
-    small = {name: prod(mask.region.shapes[name]) < INT32_LIMIT for name in mask.indices}
-    return {f"indices/{name}": at.to(torch.int32 if small[name] else torch.int64) for name, at in mask.indices.items()}
+    small = {name: prod(region.shapes[name]) < INT32_LIMIT for name in indices}
+    return {f"indices/{name}": at.to(torch.int32 if small[name] else torch.int64) for name, at in indices.items()}
 
 
-def write_tensors(path: Path, mask: "GraftMask", tensors: "Tensors", about: dict[str, Any]) -> None:
+def write_tensors(path: Path, region: Region, tensors: "Tensors", about: dict[str, Any]) -> None:
     """Write a mask file of these tensors, which may be its indices alone; equal ones give equal bytes."""
     from safetensors.torch import save_file
 
-    header = {**about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": mask.selected}
-    header |= {"graftable": mask.region.size, "sparsity": mask.sparsity}
-    header["shapes"] = {name: list(shape) for name, shape in mask.region.shapes.items()}
+    selected = sum(len(indices) for name, indices in tensors.items() if name.startswith("indices/"))
+    header = {**about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": selected}
+    header |= {"graftable": region.size, "sparsity": selected / region.size}
+    header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
     # only the top level is sorted: the order of `shapes` is the order of the region
     metadata = {"graft": json.dumps(dict(sorted(header.items())))}
     with replacing(path) as partial:

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from ..models.anatomy import named_weights
 from .apply import put_at, take_at
 from .mask import GraftMask
-from .region import Region
+from .region import Region, named_weights
 
 HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 # glob patterns such as `encoder.*.weight`, or a predicate of the name

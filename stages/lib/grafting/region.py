@@ -12,10 +12,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
+    from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
 # numbers that a kernel for several tensors takes on CUDA at most: its temporary ones have the size of all of them
 TOGETHER = 2**24
+
+
+def named_weights(model: Module) -> dict[str, Parameter]:
+    """Every parameter of a model by the name that `save_pretrained` writes it under: where two parts share one, that in the backbone.
+
+    torch takes the first part's name, and XLM-RoBERTa has its vocabulary head before the embeddings.
+    """
+    inside = f"{getattr(model, 'base_model_prefix', '')}."
+    names: dict[Parameter, str] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if weight not in names or (name.startswith(inside) and not names[weight].startswith(inside)):
+            names[weight] = name
+    return {name: weight for weight, name in names.items()}
 
 
 def portions(sizes: dict[str, int], most: int) -> list[list[str]]:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..digest import require_listed
 from ..errors import ModelError, plain_problem
-from ..grafting.region import Region
+from ..grafting.region import Region, named_weights
 from ..io import read_json, write_json
 
 if TYPE_CHECKING:
-    from torch.nn import Module, Parameter
     from transformers import PreTrainedModel
 
 FILE = "anatomy.json"
@@ -108,16 +107,3 @@ def most_tokens(model: "PreTrainedModel") -> int | None:
         return None
     padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
     return model.config.get_text_config().max_position_embeddings - (0 if padding is None else padding + 1)
-
-
-def named_weights(model: "Module") -> dict[str, "Parameter"]:
-    """Every parameter of a model by the name that `save_pretrained` writes it under: where two parts share one, that in the backbone.
-
-    torch takes the first part's name, and XLM-RoBERTa has its vocabulary head before the embeddings.
-    """
-    inside = f"{getattr(model, 'base_model_prefix', '')}."
-    names: dict[Parameter, str] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        if weight not in names or (name.startswith(inside) and not names[weight].startswith(inside)):
-            names[weight] = name
-    return {name: weight for weight, name in names.items()}

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ..digest import require_listed
 from ..errors import ModelError, one_line
+from ..grafting.region import named_weights
 from ..grafting.select import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, most_tokens, named_weights, shapes_of
+from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, most_tokens, shapes_of
 from .loading import MADE_ANEW, POOLERS, is_dropout, load_config, quiet_transformers
 from .sources import CONFIG, commit_of, find_checkpoint, weight_files
 

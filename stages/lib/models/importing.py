@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
+from ..grafting.region import named_weights
 from ..settings import ModelParams
 from ..words import printable
 from .anatomy import (
@@ -12,7 +13,6 @@ from .anatomy import (
     HEAD,
     LM_HEAD,
     ModelSpec,
-    named_weights,
     write_anatomy,
 )
 from .checkpoints import FLOATS, Checkpoint, Named, listed

@@ -15,9 +15,10 @@ from ..data.batching import Batch
 from ..data.encoding import Example, encode, encode_completions, label_completions, label_word_ids
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
+from ..grafting.region import named_weights
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import ModelSpec, most_tokens, named_weights, read_anatomy
+from .anatomy import ModelSpec, most_tokens, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 from .structure import parameter_groups
 from .visibility import Reader

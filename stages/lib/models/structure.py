@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from torch.nn import Embedding, ModuleList
 
 from ..errors import ModelError
-from .anatomy import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER, ModelSpec, named_weights, shapes_of
+from ..grafting.region import named_weights
+from .anatomy import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER, ModelSpec, shapes_of
 from .probing import run_of, vocabulary_size
 
 if TYPE_CHECKING:

@@ -1,21 +1,22 @@
-"""The pretrained model that a graft is put onto, in a folder or live, and whether it is the one that the graft was made for."""
+"""The pretrained model under a graft, in a folder or live, whether it is the one that the graft was made for, and a patch made on it."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..data.tasks import TaskSpec
 from ..errors import MaskError, ModelError
-from ..grafting.region import Tensors
+from ..grafting.region import Region, Tensors
 from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES, FILE, ModelSpec, read_anatomy
 from ..models.checkpoints import Checkpoint, Named, lacking, skeleton, untied
 from ..models.structure import anatomy_of
-from .patch_file import GraftFile
+from .patch_file import KEY, GraftFile, PatchMetadata, names_of_labels
 from .paths import CONFIG
 
 if TYPE_CHECKING:
@@ -127,3 +128,34 @@ def read_as(checkpoint: Checkpoint, mode: str) -> tuple["PreTrainedModel", Model
     spec = anatomy_of(model, mode, name, checkpoint.source, checkpoint.commit, lacking(checkpoint, model))
     named = Named.of(checkpoint, spec.pretrained, model.base_model_prefix)
     return model, spec, named, named.problems(spec.pretrained) + untied(named, model)
+
+
+def make_patch(graft: GraftFile, task: TaskSpec, base: Base, max_length: int, pad_token_id: int | None) -> GraftFile:
+    """The patch of a mask on its base model for one task; without labels, for no task in particular.
+
+    Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
+    """
+    origin, mode, stored = base.spec, base.spec.mode, graft.stored
+    if task.labels and (problems := task.prompt_problems(mode)):
+        raise ModelError("; ".join(problems))
+    region = stored.mask.region.shapes
+    outside = {name: shape for name, shape in base.shapes.items() if name not in region}
+    use = PatchMetadata(
+        auto_class=CLASSES[mode],
+        labels=task.labels,
+        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
+        base=origin.name,
+        source=origin.source,
+        revision=origin.revision,
+        fingerprint=Region(outside | region).fingerprint(base.tensors),
+        outside={name: list(shape) for name, shape in outside.items()},
+        task=task.name,
+        title=task.title,
+        prompt=task.prompt_for(mode),
+        max_length=max_length,
+    )
+    patch = replace(
+        graft, use=use, stored=replace(stored, about={**stored.about, "task": task.name, KEY: use.model_dump()})
+    )
+    base.require_head(patch)
+    return patch

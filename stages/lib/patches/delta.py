@@ -21,8 +21,8 @@ from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask_file import named_tensors
 from ..grafting.modules import write
+from ..grafting.region import named_weights
 from ..io import write_json
-from ..models.anatomy import named_weights
 from ..models.checkpoints import Checkpoint, skeleton
 from ..models.loading import load_model
 from ..models.probing import some_words, without_cache

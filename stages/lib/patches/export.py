@@ -13,10 +13,10 @@ from ..grafting.apply import transplant
 from ..grafting.mask_file import write_mask
 from ..io import replacing, write_json
 from ..models.loading import TOKENIZER_FILES, WEIGHTS, load_tokenizer
-from .base import Base, open_base
+from .base import Base, make_patch, open_base
 from .card import Scores, card_text
 from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
-from .patch_file import GraftFile, for_task, make_patch, read_graft, read_patch
+from .patch_file import GraftFile, for_task, read_graft, read_patch
 from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free
 from .project import max_length, pipeline_scores, project_task
 

@@ -24,8 +24,9 @@ from torch import nn
 from ..errors import MaskError, ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
+from ..grafting.region import named_weights
 from ..grafting.select import LazyTensors
-from ..models.anatomy import CLASSES, named_weights
+from ..models.anatomy import CLASSES
 from ..models.loading import load_model
 from ..models.sources import find_checkpoint
 from .base import Weights

@@ -21,14 +21,14 @@ from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
 from ..settings import Section
 from ..words import percent
-from .base import Base
+from .base import Base, make_patch
 from .card import Scores, score_table
 from .export import write_folder
 from .localize_context import LocalizeContext, PeakMemory, warn_of_size
 from .localize_data import find_with_data, graft_names, longest_text
 from .options import LocalizeOptions
 from .pair import Pair, open_pair, squared_movement, squared_movement_in
-from .patch_file import GraftFile, make_patch, task_of
+from .patch_file import GraftFile, task_of
 from .paths import AS_PATCH, PATCH, free
 
 

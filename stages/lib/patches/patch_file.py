@@ -1,4 +1,4 @@
-"""Mask files and patches, and how a patch is made of a mask.
+"""Mask files and patches.
 
 In a mask file stand the indices, the fine-tuned values and the trained head (`grafting.mask_file`).  A patch adds, under
 `patch` in the same header, all that others need to use it: the class and settings of the model, the task's labels and prompt,
@@ -7,12 +7,12 @@ and a fingerprint of the whole pretrained model instead of its graftable region 
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
-from ..errors import MaskError, ModelError, did_you_mean, plain_problem
+from ..errors import MaskError, did_you_mean, plain_problem
 from ..grafting.mask_file import StoredMask, read_mask
 from ..grafting.region import Region
 from ..io import require_permission
@@ -20,9 +20,6 @@ from ..models.anatomy import CLASSES
 from ..settings import Section
 from ..words import small_percent
 from .paths import PATCH
-
-if TYPE_CHECKING:
-    from .base import Base
 
 VERSION = 3
 KEY = "patch"
@@ -168,34 +165,3 @@ def task_of(name: str, title: str, labels: list[str], mode: str, prompt: Prompt 
     """The task of a patch or a model whose labels are read off in this mode; pydantic's ValidationError for a prompt that can't be."""
     prompts = {"prompt" if mode == "prompt" else "causal_prompt": prompt}
     return TaskSpec(name=name, title=title, kind=name, labels=labels, **prompts)
-
-
-def make_patch(graft: GraftFile, task: TaskSpec, base: "Base", max_length: int, pad_token_id: int | None) -> GraftFile:
-    """The patch of a mask on its base model for one task; without labels, for no task in particular.
-
-    Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
-    """
-    origin, mode, stored = base.spec, base.spec.mode, graft.stored
-    if task.labels and (problems := task.prompt_problems(mode)):
-        raise ModelError("; ".join(problems))
-    region = stored.mask.region.shapes
-    outside = {name: shape for name, shape in base.shapes.items() if name not in region}
-    use = PatchMetadata(
-        auto_class=CLASSES[mode],
-        labels=task.labels,
-        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[mode])},
-        base=origin.name,
-        source=origin.source,
-        revision=origin.revision,
-        fingerprint=Region(outside | region).fingerprint(base.tensors),
-        outside={name: list(shape) for name, shape in outside.items()},
-        task=task.name,
-        title=task.title,
-        prompt=task.prompt_for(mode),
-        max_length=max_length,
-    )
-    patch = replace(
-        graft, use=use, stored=replace(stored, about={**stored.about, "task": task.name, KEY: use.model_dump()})
-    )
-    base.require_head(patch)
-    return patch

@@ -113,6 +113,15 @@ def _note(label: str, seconds: float) -> None:
             file.write(json.dumps({"stage": label, "seconds": round(seconds, 1), "mib": mib}) + "\n")
 
 
+def last_runs() -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of the last run of each stage on this machine."""
+    try:
+        lines = [json.loads(line) for line in paths.DURATIONS.read_text(encoding="utf-8").splitlines()]
+        return {line["stage"]: (line["seconds"], line.get("mib", 0.0)) for line in lines}
+    except (OSError, ValueError, LookupError):
+        return {}
+
+
 def _script_module(function: Callable[..., None]) -> str:
     """The name by which `python -m` runs the file of a function: `stages.study.sweep`."""
     *folders, name = Path(inspect.getsourcefile(function)).with_suffix("").parts

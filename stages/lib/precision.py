@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..errors import ModelError
-from ..io import read_json, write_sealed
+from .errors import ModelError
+from .io import read_json, write_sealed
 
 FILE = "precision.json"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
