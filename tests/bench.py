@@ -165,7 +165,7 @@ def finetuning(machine: runtime.Runtime) -> Iterator[Row]:
     trained, plan = model.train_only({*model.parameters()}), TrainPlan(len(batches), RATE, BATCH)
 
     def tune(**changes: Any) -> None:
-        train(((model, batch) for batch in batches), trained, replace(plan, **changes))
+        train(([(model, batch)] for batch in batches), trained, replace(plan, **changes))
 
     def filled() -> None:
         torch.utils.deterministic.fill_uninitialized_memory = True
@@ -207,7 +207,7 @@ def long_rows(machine: runtime.Runtime) -> Iterator[Row]:
         trained, plan = model.train_only({*model.parameters()}), TrainPlan(1, RATE, LARGE)
 
         def tune(model: LabelModel = model, batch: list = examples[:LARGE], trained: dict = trained, plan: TrainPlan = plan) -> None:  # fmt: skip
-            train(iter([(model, batch)]), trained, plan)
+            train(iter([[(model, batch)]]), trained, plan)
 
         seconds = in_turns(ROUNDS, tune=tune, predict=lambda model=model, examples=examples: predict(model, examples))
         name = str(precision).removeprefix("torch.")

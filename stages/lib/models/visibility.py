@@ -79,6 +79,7 @@ class Reader:
 
     def _measure_side(self) -> bool:
         """True if texts have to be padded on the left: where a batch of two says what each says alone, by the plain class."""
+        self.model.eval()  # as for all that is predicted: dropout would say something else each time
         words = some_words(self.model).tolist()
         ids = [words, words[:SHORT]]
         examples = [Example(part, [0] * len(part), 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
