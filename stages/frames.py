@@ -194,6 +194,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
     frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
     bins = pooled_bins(frames["reliability"])
+    fewest = min(FEWEST_ROWS, bins.groupby("variant")["count"].max().min())  # so that each model has a bin
     # no confidence is below one in the number of labels
     lowest = confidence.low[confidence["count"] > 0].min()
     sure = sure_shares(confidence)
@@ -205,7 +206,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "ood": ood,
         # without other test sets their figure shows the tasks' own
         "tested": ood if len(ood) else scores.assign(pair=scores.name + " → " + scores.name, over_finetuned=0.0),
-        "reliability": bins[bins["count"] >= FEWEST_ROWS].merge(named, on="task"),
+        "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
         "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
         "sure": sure,
@@ -215,7 +216,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "paper": published,
         "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
-            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share),
+            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share), "fewest": fewest,
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),

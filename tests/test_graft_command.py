@@ -17,6 +17,7 @@ from stages.lib.grafting.region import Region
 from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.importing import import_model
+from stages.lib.patches.__main__ import COMMANDS, main
 from stages.lib.patches.patch_file import KEY
 from stages.lib.patches.paths import PATCH
 from stages.lib.patches.project import pipeline_scores
@@ -309,3 +310,12 @@ def test_a_mask_that_names_no_task_is_no_part_of_others(project, tmp_path, capsy
         nameless = changed(MASK, tmp_path / f"nameless{number}", about=about | more)
         said = refused(capsys, "compose", MASK, nameless, "--to", tmp_path / "both")
         assert said == f"{nameless}: names no task, by which its part would be found again"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_tells_defaults_that_there_are(capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Undefined" not in text and "default: None" not in text
+    assert ("default: movement" in text) == (command == "localize")

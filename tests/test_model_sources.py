@@ -69,7 +69,7 @@ def test_of_a_local_folder_the_same_files_are_wanted_as_of_others(tmp_path, pico
     assert AutoModelForCausalLM.from_pretrained(found).config.hidden_size == 32
 
 
-def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_missing(tmp_path, pico):
+def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_missing(tmp_path, pico, monkeypatch):
     text = complaint(tmp_path, "local", root=tmp_path / "picco")
     assert text == f"model.root: {tmp_path / 'picco'}: no such folder (did you mean {str(pico)!r}?)"
     assert "did you mean" not in complaint(tmp_path, "local", root=tmp_path / "elsewhere" / "pico")
@@ -78,6 +78,12 @@ def test_a_missing_or_incomplete_local_folder_names_the_nearest_one_and_what_is_
     assert "config.json and model.safetensors and tokenizer.json missing" in text
     assert f"did you mean {str(pico)!r}" in text
     assert f"did you mean {str(pico)!r}" in complaint(tmp_path, "local", root=tmp_path), "a model inside the folder"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "hub_reachable", lambda: False)
+    with pytest.raises(
+        ModelError, match="the hub's picco is not, .*; nor is there a folder picco .did you mean 'pico'"
+    ):
+        sources.find_checkpoint("picco")
     cached = tmp_path / "cache/models--me--pico/snapshots/0123abc"
     shutil.copytree(pico, cached)
     for place in (cached.parent, cached.parents[1]):

@@ -80,5 +80,6 @@ class Template(string.Formatter):
     """Templates of a report.yaml: {share:percent}, {share:percent0}, {gap:points}, {sparsity:size}, {seeds:n seed}, and all that f-strings know."""
 
     def format_field(self, value: object, form: str) -> str:
-        """One field, a number as `written` has it."""
-        return written(value, form) if isinstance(value, Real) else format(value, form)
+        """One field, a number as `written` has it; "n/a" for an undefined one that is asked for in a format."""
+        text = written(value, form) if isinstance(value, Real) else format(value, form)
+        return text or (UNKNOWN if form else "")

@@ -92,7 +92,11 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     a_path = folder.is_dir() or folder.is_absolute() or place.startswith(".") or place.count("/") > 1
     if a_path or ("/" in place and folder.parent.is_dir()):
         return _from_folder(folder, tokenizer), "local"
-    return _from_hub(place, revision, tokenizer), "hub"
+    try:
+        return _from_hub(place, revision, tokenizer), "hub"
+    except ModelError as error:
+        beside = "" if "/" in place else f"; nor is there a folder {place}{_nearest(folder)}"
+        raise ModelError(f"{error}{beside}") from error
 
 
 def commit_of(folder: Path) -> str | None:

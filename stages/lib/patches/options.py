@@ -97,7 +97,7 @@ def add_options(parser: ArgumentParser) -> None:
     for name, field in LocalizeOptions.model_fields.items():
         kinds = {int, float, Path} & {hints[name], *get_args(hints[name])}
         several = {"nargs": "+", "action": "extend"} if get_origin(hints[name]) in (list, dict) else {}
-        default = f"; default: {field.default}" if field.default and not several else ""
+        default = f"; default: {field.default}" if field.default and not (several or field.is_required()) else ""
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=kinds.pop() if kinds else str,
