@@ -322,13 +322,23 @@ def _heatmaps(plot: _Plot) -> Drawing:
             {} if figure.box else {"index": plot.spec.ordered(means.index), "columns": plot.spec.ordered(means.columns)}
         )
         tables.append((part, 100 * means.reindex(**order)))
-    height = max(2.6, 0.28 * max(max(table.shape) for _, table in tables) + 1.2)
-    drawn, axes = _grid(min(3, len(tables)), len(tables), height, 1.0)
-    norm = _norm(figure, pd.concat([table.stack() for _, table in tables]))
-    for panel, (part, table) in zip(axes, tables, strict=False):
-        _heatmap(plot, panel, table, norm)
+    tall, wide = (max(table.shape[axis] for _, table in tables) for axis in (0, 1))
+    columns = min(3 if wide <= 6 else 2, len(tables))
+    cell = min(
+        0.4, ((WIDTH - 2.2) / columns - 0.2) / wide
+    )  # inches; beside the panels stand the rows' names and the colours
+    drawn, axes = _grid(columns, len(tables), max(cell * tall + 0.9, 2.0), 1.0)
+    values = pd.concat([table.stack() for _, table in tables])
+    norm = _norm(figure, values)
+    for place, (panel, (part, table)) in enumerate(zip(axes, tables, strict=False)):
+        _heatmap(plot, panel, table, norm, size=8 if cell > 0.3 else 6)
         panel.set_title(plot.title(part), fontsize=10)
-    drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
+        if place % columns and table.index.equals(tables[place - 1][1].index):
+            panel.tick_params(labelleft=False)
+    bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
+    bar.ax.set_ylim(
+        min(values.min(), norm.vcenter) if isinstance(norm, TwoSlopeNorm) else 0, max(values.max(), 1)
+    )  # no colour that nothing has
     return drawn
 
 
@@ -341,7 +351,7 @@ def _norm(figure: Figure, values: pd.Series) -> Normalize:
     return TwoSlopeNorm(middle, middle - away, middle + away)
 
 
-def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize) -> None:
+def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, size: int) -> None:
     box, even = plot.figure.box, plot.figure.centre is None
     colours, origin = "Blues" if even else "PuOr_r", "lower" if box else "upper"
     panel.imshow(table, norm=norm, cmap=colours, aspect="equal", origin=origin)
@@ -349,11 +359,11 @@ def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize) -> 
         if not np.isnan(value):
             dark = norm(value) > 0.6 if even else abs(norm(value) - 0.5) > 0.3
             colour = "white" if dark else "black"
-            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
+            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=size, color=colour)
     for side, names in ((panel.xaxis, table.columns), (panel.yaxis, table.index)):
         labels = [f"{name:g}" if isinstance(name, float) else plot.spec.label(name) for name in names]
         side.set_ticks(range(len(names)), labels, fontsize=8)
-    panel.tick_params(axis="x", rotation=0 if box else 40)
+    panel.tick_params(axis="x", rotation=0 if box else 90 if len(table.columns) > 6 else 40)
     panel.grid(visible=False)
     panel.set(xlabel=plot.figure.x_label, ylabel="")
     if box:
