@@ -156,14 +156,14 @@ def by_task(searches: pd.DataFrame, tasks: Iterable[str]) -> pd.DataFrame:
 def ratios(searches: pd.DataFrame) -> pd.DataFrame:
     """log10 of how many times as many parameters a second localizer takes as a first, of every pair and each common cell.
 
-    `hidden` gives a reason why nothing follows: the larger size is only a lower bound in some cells.
+    `hidden` gives a reason why nothing follows: the smaller size is only a lower bound in some cells.
     """
     own = {name: rows.set_index(CELL) for name, rows in searches.groupby("localizer", sort=False)}
     parts = []
     for first, second in permutations(own, 2):
         ratio = (own[second].log - own[first].log).dropna().rename("ratio")
-        larger = first if estimate(ratio).mean is not None and estimate(ratio).mean > 0 else second
-        hidden = "" if own[larger].enough.all() else f"no size was enough in some cells of {larger}"
+        smaller = first if estimate(ratio).mean is not None and estimate(ratio).mean > 0 else second
+        hidden = "" if own[smaller].enough.all() else f"no size was enough in some cells of {smaller}"
         parts.append(ratio.reset_index().assign(pair=f"{first}, {second}", hidden=hidden))
     return pd.concat(parts, ignore_index=True) if parts else frame_of([], [*CELL, "ratio", "pair", "hidden"])
 

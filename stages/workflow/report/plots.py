@@ -324,9 +324,8 @@ def _heatmaps(plot: _Plot) -> Drawing:
         tables.append((part, 100 * means.reindex(**order)))
     tall, wide = (max(table.shape[axis] for _, table in tables) for axis in (0, 1))
     columns = min(3 if wide <= 6 else 2, len(tables))
-    cell = min(
-        0.4, ((WIDTH - 2.2) / columns - 0.2) / wide
-    )  # inches; beside the panels stand the rows' names and the colours
+    # inches; beside the panels stand the rows' names and the colours
+    cell = min(0.4, ((WIDTH - 2.2) / columns - 0.2) / wide)
     drawn, axes = _grid(columns, len(tables), max(cell * tall + 0.9, 2.0), 1.0)
     values = pd.concat([table.stack() for _, table in tables])
     norm = _norm(figure, values)
@@ -336,9 +335,8 @@ def _heatmaps(plot: _Plot) -> Drawing:
         if place % columns and table.index.equals(tables[place - 1][1].index):
             panel.tick_params(labelleft=False)
     bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
-    bar.ax.set_ylim(
-        min(values.min(), norm.vcenter) if isinstance(norm, TwoSlopeNorm) else 0, max(values.max(), 1)
-    )  # no colour that nothing has
+    lowest = 0 if figure.centre is None else min(values.min(), norm.vcenter)
+    bar.ax.set_ylim(lowest, max(values.max(), 1))  # no colour that nothing has
     return drawn
 
 
