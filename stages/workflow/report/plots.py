@@ -123,11 +123,11 @@ def _frame(drawn: Drawing, title: str, caption: str) -> None:
     drawn.supxlabel("\n".join(textwrap.wrap(caption, 125)), x=0.01, ha="left", fontsize=9, color="#444444")
 
 
-def _grid(columns: int, panels: int, height: float, room: float, **shared: bool) -> tuple[Drawing, list[Axes]]:
+def _grid(columns: int, panels: int, height: float, room: float, **options: Any) -> tuple[Drawing, list[Axes]]:
     """A drawing with so many panels, no empty ones, of this height each, and room for title and caption."""
     lines = math.ceil(panels / columns)
     drawn = Drawing(figsize=(WIDTH, height * lines + room), layout="constrained")
-    axes = [*drawn.subplots(lines, columns, squeeze=False, **shared).flat]
+    axes = [*drawn.subplots(lines, columns, squeeze=False, **options).flat]
     for panel in axes[panels:]:
         panel.set_axis_off()
     return drawn, axes
@@ -318,21 +318,22 @@ def _heatmaps(plot: _Plot) -> Drawing:
     figure, tables = plot.figure, []
     for part, rows in plot.panels:
         means = rows.pivot_table(index=figure.y, columns=figure.x, values=figure.value, sort=figure.box > 0)
-        order = (
-            {} if figure.box else {"index": plot.spec.ordered(means.index), "columns": plot.spec.ordered(means.columns)}
-        )
-        tables.append((part, 100 * means.reindex(**order)))
-    tall, wide = (max(table.shape[axis] for _, table in tables) for axis in (0, 1))
-    columns = min(3 if wide <= 6 else 2, len(tables))
+        names, others = plot.spec.ordered(means.index), plot.spec.ordered(means.columns)
+        columns = names if {*names} == {*others} else others  # of the same things in the same order
+        tables.append((part, 100 * (means if figure.box else means.reindex(index=names, columns=columns))))
+    wide = max(len(table.columns) for _, table in tables)
+    across = min(3 if wide <= 6 else 2, len(tables))
     # inches; beside the panels stand the rows' names and the colours
-    cell = min(0.4, ((WIDTH - 2.2) / columns - 0.2) / wide)
-    drawn, axes = _grid(columns, len(tables), max(cell * tall + 0.9, 2.0), 1.0)
+    cell = min(0.4, ((WIDTH - 2.2) / across - 0.2) / wide)
+    tall = [max(len(table) for _, table in tables[first : first + across]) for first in range(0, len(tables), across)]
+    heights = [max(cell * rows + 0.9, 1.2) for rows in tall]
+    drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.0, height_ratios=heights)
     values = pd.concat([table.stack() for _, table in tables])
     norm = _norm(figure, values)
     for place, (panel, (part, table)) in enumerate(zip(axes, tables, strict=False)):
         _heatmap(plot, panel, table, norm, size=8 if cell > 0.3 else 6)
         panel.set_title(plot.title(part), fontsize=10)
-        if place % columns and table.index.equals(tables[place - 1][1].index):
+        if place % across and table.index.equals(tables[place - 1][1].index):
             panel.tick_params(labelleft=False)
     bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
     lowest = 0 if figure.centre is None else min(values.min(), norm.vcenter)
