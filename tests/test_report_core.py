@@ -349,6 +349,21 @@ def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+def test_a_heat_map_of_nothing_but_its_centre_is_drawn():
+    about = {
+        "kind": "heatmap",
+        "data": "rows",
+        "value": "score",
+        "label": "%",
+        "title": "All alike",
+        "caption": "100 %",
+        "centre": 1,
+    }
+    rows = frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))
+    [(_, drawn)] = draw_all(spec(figures={"f": about | FIGURES["heatmap"]}), {"rows": rows})
+    assert drawn.axes[-1].get_ylim() == (99, 101)
+
+
 TEXT = """title: Toy
 sentence: "{fact:percent ±} % reached"
 setting: a toy

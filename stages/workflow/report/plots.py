@@ -336,8 +336,9 @@ def _heatmaps(plot: _Plot) -> Drawing:
         if place % across and table.index.equals(tables[place - 1][1].index):
             panel.tick_params(labelleft=False)
     bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
-    lowest = 0 if figure.centre is None else min(values.min(), norm.vcenter)
-    bar.ax.set_ylim(lowest, max(values.max(), 1))  # no colour that nothing has
+    middle = 100 * (figure.centre or 0)
+    lowest = 0 if figure.centre is None else min(values.min(), middle - 1)
+    bar.ax.set_ylim(lowest, max(values.max(), middle + 1))  # the middle, and no colour that nothing has
     return drawn
 
 
