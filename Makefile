@@ -3,13 +3,13 @@
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
 # make repro WORKERS=1       one stage after another; so with all pipelines below
-# make study                 the single-task study: localizers, read-outs, baselines, sweeps; make repro first
-# make multitask             one model for all tasks: regions, relative gains, overlap; make repro first
-# make continual             one task after another: naive, grafting, replay, EWC; make repro first
-# make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; make repro first
-# make talos                 TaLoS: sparse fine-tuning and task arithmetic; make repro first
-# make surgical              fine-tuning of single layers by Fisher score; make repro first
-# make smallest              the fewest parameters that bring most of the gain; make repro first
+# make study                 the single-task study: localizers, read-outs, baselines, sweeps; runs make repro first
+# make multitask             one model for all tasks: regions, relative gains, overlap; runs make repro first
+# make continual             one task after another: naive, grafting, replay, EWC; runs make repro first
+# make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; runs make repro first
+# make talos                 TaLoS: sparse fine-tuning and task arithmetic; runs make repro first
+# make surgical              fine-tuning of single layers by Fisher score; runs make repro first
+# make smallest              the fewest parameters that bring most of the gain; runs make repro first
 # make plan PIPELINE=study   what would run and why, and how long it took the last time (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests

@@ -48,13 +48,13 @@ def test_relabel_renames_and_drops():
     labels = {item["sentence1"]: item["label"] for item in table.rows}
     assert labels == {"a": "positive", "b": "negative", "e": "positive", "f": "negative", "d": "negative"}
     assert table.card["dropped"]["train"] == {"with the label 'maybe'": 1}
-    dropped = "1 dropped (1 with the label 'maybe'); labels that are used: negative, positive, yes, no"
+    dropped = "1 dropped (with the label 'maybe': 1); labels that are used: negative, positive, yes, no"
     assert fetching.summary_line(table.card) == f"mine: 4 train, 1 test rows, {dropped}"
 
 
 @pytest.mark.parametrize(("raw", "message"), [
     ({"train": [row("a", "positve")]}, r"task mine: its source has the label 'positve' \(did you mean 'positive'\?\); allowed: negative, positive"),
-    ({"train": many(4), "test": [row("")]}, "task mine: no rows are left in test; dropped: 1 empty text; labels that are used: negative, positive"),
+    ({"train": many(4), "test": [row("")]}, "task mine: no rows are left in test; dropped: empty text: 1; labels that are used: negative, positive"),
     ({"train": many(1)}, "holding out 20% of 1 rows leaves .* give the data a test split, or set task.mine.holdout"),
 ])  # fmt: skip
 def test_what_is_no_table_is_refused(raw, message):

@@ -27,7 +27,7 @@ BLOCKS = FENCE.findall(TEXT)
 MOST_LINES = 9
 
 # the tests' own sizes; what a walk-through sets comes on top
-SMALL = TINY | {"model": {"mode": "standard", "max_length": 32}, "localizer": {"learned": {"steps": 2}}}
+SMALL = TINY | {"model": {"max_length": 32}, "localizer": {"learned": {"steps": 2}}}
 OUTPUTS = ("data", "models", "masks", "metrics", "plots", ".dvc/cache")
 # why each stage should run again, and what `dvc repro` then did
 Planned = tuple[dict[str, list[str]], Run]

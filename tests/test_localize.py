@@ -473,7 +473,7 @@ def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(
     rows, options = toy_rows(20, 1), f"--test none {COLUMNS} --localizer attribution --data"
     numbers = write_rows(tmp_path / "numbers.csv", [*rows, rows[0]], lambda label: str(TOY.labels.index(label)))
     localize(*cell, tmp_path / "patch", f"{options} {numbers}")
-    assert "; dropped 1 duplicate; labels by their numbers: 0 negative, 1 positive" in " ".join(
+    assert "; 1 dropped (duplicate: 1); labels by their numbers: 0 negative, 1 positive" in " ".join(
         capsys.readouterr().out.split()
     )
     beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")

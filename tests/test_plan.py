@@ -40,7 +40,7 @@ def set_size(size: int) -> None:
 EDITS = {
     "nothing": (lambda: None, {}),
     "setting": (lambda: set_size(2), {"left": ("modified size",), "last": ("after left",)}),
-    "output": (lambda: Path("last.txt").unlink(), {"last": ("deleted last.txt",)}),
+    "output": (lambda: Path("last.txt").unlink(), {"last": ("missing last.txt",)}),
     "input": (
         lambda: Path("given.txt").write_text("2"),
         {"root": ("modified given.txt",), "alone": ("modified given.txt",), "left": ("after root",), "last": ("after left",)},

@@ -216,7 +216,7 @@ def front_page() -> dict[str, tuple[float, float]]:
     return {
         "score on eight data sets, fine-tuned": both["score", "finetuned"],
         "the same, grafted": both["score", "grafted"],
-        "share of the score that the graft keeps": both["retained", "grafted"],
+        "share kept, mean of data sets": both["retained", "grafted"],
         "calibration error (ECE), fine-tuned": both["ece", "finetuned"],
         "calibration error (ECE), grafted": both["ece", "grafted"],
         "reduction of the calibration error by grafting": tuple(

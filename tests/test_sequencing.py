@@ -240,7 +240,7 @@ def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main):
 def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(after_main):
     after_main("prompt")
     distances = []
-    for strength in (0.0, 1e2, 1e6):
+    for strength in (0.0, 1e4, 1e6):
         made = learned("ewc", "prompt", ["toy"], strength=strength)
         first = weights_of(made)
         made.learn("pairs")

@@ -239,7 +239,7 @@ def test_a_head_that_travels_along_is_counted_and_kinds_of_tasks_are_told_apart(
     for task, seed in itertools.product(TASKS, SEEDS):
         make_mask(task, seed, head=1538)
     told, frames = markdown(SPEC, derived()), derived()
-    assert "1.00 % of the graftable ones, and a trained head of 1,538, keep" in told
+    assert "(1.00 % of the graftable ones), and a trained head of 1,538, keep" in told
     kinds = {"one sentence, two labels", "one sentence, more labels", "two sentences, two labels"}
     assert {*frames["scores"].kind} == kinds and all(f"| {kind} | 1 |" in told for kind in kinds)
 

@@ -9,7 +9,7 @@ from stages.lib.merging.names import MEAN, MERGED, read_localized
 from stages.lib.metrics.gain import add_gain, scores_of_ends
 from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.lib.settings import Params
-from stages.lib.words import counted, counts, small_percent, words
+from stages.lib.words import counted, counts, percent, small_percent, words
 from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
 
 STITCHED = f"stitch_{MEAN}"
@@ -96,7 +96,8 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def _label(method: str, kind: str | None) -> str:
     """The displayed name of a method, with what it merges."""
     if localized := read_localized(method):
-        return f"stitched {words(localized[0])} masks of {small_percent(localized[1])}"
+        name = "Localize-and-Stitch" if localized[0] == "stitch" else words(localized[0])
+        return f"stitched {name} masks of {small_percent(localized[1])}"
     return SINGLES.get(method) or words(method) + (" of whole models" if kind == FINETUNED else "")
 
 
@@ -111,6 +112,7 @@ def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(
         above=scores.score - scores.start,
         first=first,
+        of_group=scores.group + ": " if scores.group.nunique() > 1 else "",
         worst=scores.groupby(["group", "method", "seed"]).retained.transform("min"),
     )
 
@@ -155,11 +157,14 @@ def _facts(scores: pd.DataFrame, dev: pd.DataFrame, models: pd.DataFrame, labels
     gains = scores.gain[scores.method == FINETUNED]
     edge = ", ".join(labels[name] for name in models.method[models.alpha == dev.alpha.max()].unique())
     rows = scores.groupby("task", sort=False).n.min()
+    means = dev.groupby(["method", "alpha"]).normalised.mean()
+    best, alpha = means.idxmax() if len(means) else ("", 0.0)
     return pd.DataFrame([{
         "sample": counts(group=len(tasks), seed=scores.seed.nunique()),
         "groups": "; ".join(f"{group}: {', '.join(names)}" for group, names in tasks.items()),
         "without": f"{gains.isna().sum()} of {counted(len(gains), 'cell')}",
         "edge": f"the largest alpha was chosen for {edge}: a larger one may be better" if edge else "",
+        "best_on_dev": f"{labels[best]} at alpha {alpha:g}: {percent(means.max())} % of its own models" if best else "",
         "test_rows": ", ".join(f"{task} {number}" for task, number in rows.items()),
         "own_metric": "the task's own metric, which isn't accuracy for all of them"
         if ((scores.score - scores.accuracy).abs() > 1e-9).any() else "",

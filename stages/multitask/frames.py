@@ -142,7 +142,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
         "similarity": similar,
-        "facts": _facts(frames["groups"], frames["regions"], levels),
+        "facts": _facts(frames["groups"], frames["regions"], levels).assign(**_results(effects, pairs, similar)),
     }
 
 
@@ -161,6 +161,9 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
         leading=[key == keys[0] for key in keys],
     )
+
+
+OWN_AND_OTHERS = ("own region", "other regions")
 
 
 def kinds_of_gains(gains: pd.DataFrame) -> pd.DataFrame:
@@ -211,7 +214,7 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
         part = effects[effects.matrix == matrix]
         best = {
             kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
-            for kind in ("own region", "other regions")
+            for kind in OWN_AND_OTHERS
         }
         cells = pd.concat(best, axis=1).dropna()
         means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
@@ -227,6 +230,21 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
             "beaten": ", ".join(beaten), "left_out": "" if missing.all() else left_out,
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["matrix", "best", "beaten", "left_out"])
+
+
+def _results(effects: pd.DataFrame, pairs: pd.DataFrame, similar: pd.DataFrame) -> dict[str, str]:
+    """What titles name, for each matrix of regions."""
+    means = effects.groupby(["matrix", "region", "target"], sort=False).gain.mean().groupby(level=[0, 1], sort=False).mean()
+    own, others = (means.xs(kind, level=1) if kind in means.index.levels[1] else means.iloc[:0] for kind in OWN_AND_OTHERS)
+    shared = pairs[pairs.kind == "one model, two tasks"].groupby(["matrix", "first", "second"], sort=False).overlap.mean().groupby(level=0, sort=False).mean()
+    by_pair = similar.groupby(["matrix", "first", "second"], sort=False)[["overlap", "gain"]].mean()
+    ranks = by_pair.groupby(level=0).rank().groupby(level=0, sort=False)
+    correlations = {matrix: rows.overlap.corr(rows.gain) for matrix, rows in ranks}
+    return {
+        "gains_text": "; ".join(f"{percent(own[key], 0)} and {percent(others.get(key), 0)} % ({key})" for key in own.index),
+        "overlaps_text": ", ".join(f"{percent(share, 0)} % ({key})" for key, share in shared.items()),
+        "correlations_text": ", ".join(f"{value:+.2f} ({key})" for key, value in correlations.items()),
+    }
 
 
 def _facts(groups: pd.DataFrame, regions: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:

@@ -593,6 +593,7 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     return texts | {
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
         "fell_back_to_movement": _fell_back_text(frames["cost"]), "elsewhere": _elsewhere(frames),
+        "fell_back_largest": _fell_back_largest(frames), "layers_text": _layers_text(frames["places"]),
         "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
         "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
     }  # fmt: skip
@@ -615,6 +616,20 @@ def _fell_back_text(cost: pd.DataFrame) -> str:
     cells = cost[cost.localizer == LEARNED].groupby("sparsity").size()
     numbers = _fell_back_to_movement(cost).groupby("sparsity").size()
     return ", ".join(f"{number} of {cells[size]} at {small_percent(size)}" for size, number in numbers.items())
+
+
+def _fell_back_largest(frames: Frames) -> str:
+    """", mostly movement masks," where dev kept these for most of the largest learned grafts."""
+    cost = frames["cost"].query("localizer == @LEARNED")
+    largest = cost[cost.sparsity == max(common_sizes(frames["sweep"]), default=None)]
+    return ", mostly movement masks," if 2 * len(_fell_back_to_movement(largest)) > len(largest) else ""
+
+
+def _layers_text(rows: pd.DataFrame) -> str:
+    """The layer that has most of the masks: "layer 2 (61 %, by chance 50 %)"."""
+    means = rows[rows["view"] == "layer"].groupby("place", sort=False)[["share", "chance"]].mean()
+    first = means.share.idxmax() if len(means) else ""
+    return f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
 
 
 def _elsewhere(frames: Frames) -> str:

@@ -232,7 +232,7 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
         f"{rows.flagged.sum()} of {len(rows)} of {task} ({percent(rows.majority.mean())} %)"
         for task, rows in runs.groupby("task", sort=False)
     ]
-    rivals = {"top": "those with the highest Fisher scores", "bottom": "with the lowest", "random": "drawn at random"}
+    rivals = {"top": "with the highest Fisher scores", "bottom": "with the lowest", "random": "drawn at random"}
     shares = {
         kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}
     }
@@ -240,6 +240,6 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
     return pd.DataFrame([{
         "rows": ", ".join(map(str, sorted({*runs.n}))),
         "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
-        "kept_by": ", ".join(f"{rivals[kind]} {percent(share)} %" for kind, share in shares.items()),
+        "kept_by": ", ".join(f"{percent(share)} % {rivals[kind]}" for kind, share in shares.items()),
         "few": few if layers < LAYERS_TO_RANK else "", "drawn": "movement" if layers < LAYERS_TO_RANK else "robustness",
     }])  # fmt: skip

@@ -160,7 +160,6 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"
         ),
         "mask_overlap": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
-        "disentangle": frames["disentangle"].assign(panel=lambda rows: rows.pair + ", " + rows.method),
         "cost": cost.assign(
             share=cost.selected / cost.graftable,
             seconds_per_step=cost.train_seconds / cost.steps,

@@ -3,6 +3,7 @@
 python -m stages.workflow.page        writes metrics/report.html and stages/REPRODUCTION.md
 """
 
+import argparse
 import base64
 import json
 import subprocess
@@ -17,7 +18,7 @@ from stages.lib.errors import StorageError
 from stages.lib.io import write_text
 from stages.workflow.core import paths
 
-from .report.claims import HOW_JUDGED, ONE_TASK, Judged, Verdict, judge, of_one_task
+from .report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .report.publish import load_report, report_folders
 from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
@@ -136,9 +137,9 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         return next((one for one in claims.get(name, ()) if words in one.words and one.short), None)
 
     def told(name: str, words: str) -> str:
-        """Its value, and its verdict unless it holds."""
+        """Its verdict and its value."""
         one = claim(name, words)
-        return one.short if one.verdict == Verdict.HOLDS else f"{one.short}, {one.verdict}"
+        return f"{one.verdict}, {one.short}"
 
     for template, path in (("page.html.j2", PAGE), ("reproduction.md.j2", REPRODUCTION)):
         loader = FileSystemLoader(HERE)
@@ -154,6 +155,7 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
 
 def main() -> None:
     """Write both and say where."""
+    argparse.ArgumentParser(prog="python -m stages.workflow.page", description=__doc__.partition("\n")[0]).parse_args()
     for path, text in build(read_sections()):
         write_text(path, text)
         print(f"page: {path}")

@@ -63,7 +63,8 @@ def _changes(stage: "Stage") -> list[str]:
             continue
         for place, state in (item for changes in entry.values() for item in changes.items()):
             states = state.items() if isinstance(state, dict) else [(place, state)]
-            lines += [f"{how} {name}" for name, how in states]
+            # for DVC what the lock names was deleted, though this folder may never have had it
+            lines += [f"{'missing' if how == 'deleted' else how} {name}" for name, how in states]
     return lines
 
 

@@ -104,7 +104,7 @@ def dropped_in(card: Mapping[str, Any], splits: Collection[str] = SPLITS) -> Cou
 
 def describe_dropped(dropped: Counter) -> str:
     """Why rows were dropped, in words, the most frequent reason first."""
-    reasons = [f"{count:,} {reason}" for reason, count in dropped.most_common()]
+    reasons = [f"{reason}: {count:,}" for reason, count in dropped.most_common()]
     return ", ".join(reasons[:MOST_REASONS] + [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS))
 
 

@@ -61,7 +61,7 @@ class Learning(LocalizerSettings):
     )
     learning_rate: Rate = Field(
         4.0,
-        description="relative: 1 would let the last of the budget in at the last step, 4 after a quarter; absolute: step size",
+        description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; absolute: step size",
     )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
     select: Literal["last", "authors", "dev"] = Field(

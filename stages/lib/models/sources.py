@@ -95,8 +95,9 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     try:
         return _from_hub(place, revision, tokenizer), "hub"
     except ModelError as error:
-        beside = "" if "/" in place else f"; nor is there a folder {place}{_nearest(folder)}"
-        raise ModelError(f"{error}{beside}") from error
+        if "/" in place:
+            raise
+        raise ModelError(f"{error}; nor is there a folder {place}{_nearest(folder)}") from error
 
 
 def commit_of(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""graft: hand a graft to others, look inside it, compare two, put several together.
+"""graft: hand a graft to others, look inside it, compare two, combine several.
 
 MODEL is a folder or a hub id.  MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
 """
@@ -29,7 +29,7 @@ COMMANDS = {
     "diff": ("inspect", "Compare two masks: what they share, and where."),
     "push": ("hub", "Put a patch onto the hub, with its card."),
     "pull": ("hub", "Fetch a patch from the hub, checked before it gets its name."),
-    "compose": ("compose", "Put several masks together into one."),
+    "compose": ("compose", "Combine several masks into one."),
     "predict": (
         "predict",
         "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
@@ -47,10 +47,10 @@ JSON = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machi
 FORM = {"--as": {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}}
 TASK = {"--task": {"help": "which one, if the mask serves several"}}
 LEAVE_OUT = {
-    "--leave-out": {"action": "store_true", "help": "leave as pretrained what a peft adapter can't hold: biases"}
+    "--leave-out": {"action": "store_true", "help": "leave as pretrained what a peft adapter can't hold: biases, embeddings"}
 }
 RULE = {"--rule": {"choices": RULES, "default": MEAN, "help": f"for parameters in several masks; default: {MEAN}"}}
-PRIVATE = {"--private": {"action": "store_true", "help": "if the repository is made, nobody else can see it"}}
+PRIVATE = {"--private": {"action": "store_true", "help": "create the repository as private"}}
 REVISION = {"--revision": {"help": "branch, tag or commit; default: the newest"}}
 # those of localize stand in options.py
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {

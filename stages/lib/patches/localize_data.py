@@ -122,7 +122,7 @@ def _split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]
         train, dev = parts["train"], []
     line = f"Rows: {len(train):,} to localize by, {len(dev):,} to choose by, {len(parts['test']):,} to score on"
     dropped = dropped_in(table.card, [split for split, rows in parts.items() if rows])
-    line += f"; dropped {describe_dropped(dropped)}" if dropped else ""
+    line += f"; {dropped.total():,} dropped ({describe_dropped(dropped)})" if dropped else ""
     numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
     renamed = f"; labels by their numbers: {numbers}" if numbers else ""
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]

@@ -17,11 +17,11 @@ from .tables import facts_of, value_of
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
 HOW_JUDGED = (
     "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
-    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit; claims of "
-    "one family are corrected together (Holm). It is not measurable without an interval, or where a control says that there "
+    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit, or excludes "
+    "it but not after correction for all claims of its family (Holm). It is not measurable without an interval, or where a control says that there "
     "is nothing to measure: for most, training has to be shown to gain over the pretrained model with the same head and over always "
-    "the same label. Properties hold by construction and are not counted. The interval of one seed is over tasks, too, and holds the "
-    "noise of seeds."
+    "the same label. Properties hold by construction and are not counted. With one seed the interval, also over tasks, includes the "
+    "noise between seeds."
 )
 ONE_TASK = (
     "There is no interval over tasks, of which there is one, so no claim is judged: bootstrap intervals, where there are any, are over "
@@ -63,7 +63,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim as it is told: its words, the verdict, the figure, with what it was measured and what does not follow it."""
+    """A claim as it is told: its words, the verdict, the figure, with what it was measured and what does not follow it.
+
+    `corrected`: its own interval excludes the limit, and it is not shown for how many claims there are.
+    """
 
     words: str
     verdict: Verdict
@@ -75,6 +78,7 @@ class Judged:
     plot: str
     property: bool
     short: str
+    corrected: bool
 
 
 @dataclass(frozen=True)
@@ -255,14 +259,14 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     usual = "{a:percent} against {b:percent} %, {difference}" if "b" in fields else "{difference}"
     usual = claim.figure or ("{percent}" if claim.limit else usual)
     figure = fill(spec, usual, key, **fields) if value.units else value.words()
-    alone = asked.p_value
-    if verdict is Verdict.UNCLEAR and alone is not None and alone < 1 - CONFIDENCE:
+    corrected = verdict is Verdict.UNCLEAR and asked.p_value < 1 - CONFIDENCE
+    if corrected:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
     exceptions = [*_exceptions(spec, asked), *filter(None, [fill(spec, claim.exceptions, key, **fields)])]
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
         fill(spec, claim.words, key, **fields), verdict, figure + asked.void, value, size, exceptions, claim.paper,
-        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value),
+        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value), corrected,
     )  # fmt: skip
 
 

@@ -20,8 +20,9 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
-from stages.lib.words import small_percent
+from stages.lib.words import counts, small_percent
 
 from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of
 from .stats import estimate
@@ -29,16 +30,23 @@ from .tables import facts_of
 
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#444444", "#B8A800")
 MARKERS = ("s", "o", "D", "^", "v", "P", "X", "*")
-# the models that all pipelines compare look the same in each figure
+# what several figures compare looks the same in each, by whichever of these names
+GRAFT, MOVED, CHANCE, LINE = ("#009E73", "o"), ("#E69F00", "^"), ("#444444", "X"), ("#CC79A7", "P")
 KNOWN = {
-    "pretrained": ("#8A8A8A", "D"), "finetuned": ("#D55E00", "s"), "grafted": ("#009E73", "o"), "movement_grafted": ("#E69F00", "^"),
-    "finetuned_tempered": ("#0072B2", "v"), "wise_ft": ("#CC79A7", "P"), "wise_graft": ("#009E73", "."),
+    "pretrained": ("#8A8A8A", "D"), "finetuned": ("#D55E00", "s"), "checkpoint": ("#D55E00", "s"),
+    "finetuned_tempered": ("#0072B2", "v"), "wise_graft": ("#009E73", "."),
+    **dict.fromkeys(["grafted", "graft", "grafting", "learned", "learned graft", "learned mask", "graft by size"], GRAFT),
+    **dict.fromkeys(["movement_grafted", "movement", "lota"], MOVED),
+    **dict.fromkeys(["random", "chance", "by chance"], CHANCE),
+    **dict.fromkeys(["wise_ft", "WiSE-FT"], LINE),
 }  # fmt: skip
 SETTINGS = {
     "font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "axes.grid": True, "grid.color": "#E3E3E3", "svg.hashsalt": "", "legend.frameon": False,
 }  # fmt: skip
 WIDTH, ROW, PANEL, TITLE, DPI = 9.0, 0.27, 2.3, 0.28, 150  # inches
+LINE, LONGEST = 0.2, 82  # of a title: inches of a further line, characters of one
+APART = 2.5  # points (1/72 inch) between the whiskers of two lines
 
 Part = tuple[dict[str, Any], pd.DataFrame]  # the value of a panel's column, and its rows
 
@@ -51,6 +59,25 @@ class _Plot:
     frames: Frames
     figure: Figure
     rows: pd.DataFrame
+
+    def count(self, columns: Sequence[str]) -> int:
+        """How many units, or seeds, there are."""
+        return len(self.rows[[*columns]].drop_duplicates()) if {*columns} <= {*self.rows} else 0
+
+    def marks(self) -> str:
+        """What the small points and whiskers are that are really drawn, and of how many tasks and seeds all is."""
+        figure, seeds, units = self.figure, self.count(["seed"]), self.count(self.figure.units)
+        over, notes = {("task",): "tasks", ("seed",): "seeds"}.get((*figure.units,), "pairs of tasks"), []
+        if figure.kind == "dots" and figure.points and self.count([figure.points]) > 1:
+            notes.append(f"small points: {figure.points}s")
+        if units > 1 and not figure.growing and (figure.kind == "lines" or (figure.kind == "dots" and not figure.mean)):
+            notes.append(f"whiskers: standard deviation over {over}")
+        if figure.kind == "lines" and figure.panel and seeds > 1:
+            notes.append("in small panels over seeds" if units > 1 and not figure.growing else "whiskers: standard deviation over seeds")
+        tasks = {**({"task": self.count(["task"])} if "task" in self.rows else {}), "seed": seeds}
+        sample = counts(**{name: number for name, number in tasks.items() if number})
+        told = ", ".join(notes)
+        return "; ".join(filter(None, [told[:1].upper() + told[1:], f"n = {sample}" if sample else ""]))
 
     @property
     def panels(self) -> list[Part]:
@@ -111,15 +138,19 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
             rows = rows_of(frames, figure)
             for part, own in groups_of(spec, rows, [figure.split] if figure.split else []):
                 if len(own):
-                    drawn = KINDS[figure.kind](_Plot(spec, frames, figure, own))
-                    title, caption = (fill(spec, text, key, **facts, **part) for text in (figure.title, figure.caption))
-                    _frame(drawn, title, caption)
+                    plot = _Plot(spec, frames, figure, own)
+                    drawn = KINDS[figure.kind](plot)
+                    shown = {**facts, **{column: plot.text(value) for column, value in part.items()}}
+                    title, caption = (fill(spec, text, key, **shown) for text in (figure.title, figure.caption))
+                    _frame(drawn, title, f"{caption} {plot.marks()}")
                     yield "_".join([name, *map(str, part.values())]), drawn
 
 
 def _frame(drawn: Drawing, title: str, caption: str) -> None:
-    room = drawn.get_suptitle()  # empty lines, for a legend
-    drawn.suptitle(title + room, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    room, lines = drawn.get_suptitle(), textwrap.wrap(title, LONGEST)  # the room are empty lines, for a legend
+    for legend in drawn.legends:
+        legend.set_bbox_to_anchor((0.0, 1 - (TITLE + LINE * (len(lines) - 1)) / drawn.get_figheight()))
+    drawn.suptitle("\n".join(lines) + room, x=0.01, ha="left", fontsize=12, fontweight="bold")
     drawn.supxlabel("\n".join(textwrap.wrap(caption, 125)), x=0.01, ha="left", fontsize=9, color="#444444")
 
 
@@ -174,7 +205,7 @@ def _dot_rows(
         if own.empty:
             continue
         mean, spread = _middle(figure, own)
-        if figure.points:
+        if figure.points and own[figure.points].nunique() > 1:
             points = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
             panel.plot(points, [place + aside] * len(points), ".", color=look["color"], alpha=0.45, zorder=2)
         size = 11 if whole else 7
@@ -236,32 +267,41 @@ def _panels(plot: _Plot) -> tuple[Drawing, list[tuple[Axes, dict[str, Any], pd.D
 
 
 def _lines(plot: _Plot) -> Drawing:
-    """Means by x, a line for each hue; whiskers are standard deviations over units, in a panel of one task over seeds."""
+    """Means by x, a line for each hue; whiskers are standard deviations over units, in a panel of one task over seeds.
+
+    The mean over panels is drawn where all of them have values: else it would be of other tasks at each x.
+    """
     figure, (drawn, panels) = plot.figure, _panels(plot)
     for panel, part, rows in panels:
         size = 3.5 if part and figure.mean else 5
         for place, look, own in plot.by_hue(rows):
-            groups = [(x, *_spread(figure, group, bool(part))) for x, group in own.groupby(figure.x)]
+            every = own[figure.panel].nunique() if figure.mean and not part and not figure.growing else 0
+            groups = [
+                (x, *_spread(figure, group, bool(part)))
+                for x, group in own.groupby(figure.x)
+                if not every or group[figure.panel].nunique() == every
+            ]
             if groups:
                 xs, means, spreads = np.array(groups, float).T
-                xs = _set_apart(figure, xs, plot.rows[figure.x], place)
-                panel.errorbar(xs, 100 * means, 100 * spreads, capsize=2, elinewidth=0.8, markersize=size, **look)
+                bars = {"capsize": 2, "elinewidth": 0.8, "markersize": size, **look}
+                if not np.isnan(spreads).all():  # so that whiskers can be told from those of others
+                    aside = ScaledTranslation(APART * place / 72, 0, drawn.dpi_scale_trans)
+                    bars["transform"] = panel.transData + aside
+                    ends = [100 * (means + side * np.nan_to_num(spreads)) for side in (-1, 1)]
+                    panel.update_datalim(np.column_stack([np.tile(xs, 2), np.concatenate(ends)]))
+                    panel.autoscale_view()
+                panel.errorbar(xs, 100 * means, 100 * spreads, **bars)
         plot.levels(panel, part)
         plot.scale(panel)
         _titled(plot, panel, part)
     return _with_legend(drawn, [panel for panel, *_ in panels])
 
 
-def _set_apart(figure: Figure, xs: np.ndarray, every: pd.Series, place: float) -> np.ndarray:
-    """Where a line's whiskers stand, so that they can be told from those of others."""
-    return xs * (every.max() / every.min()) ** (0.012 * place) if figure.log else xs + 0.01 * place * np.ptp(every)
-
-
 def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, float]:
     """Mean and standard deviation over units, or in a panel of one of them over seeds."""
     by = figure.units if not alone else ["seed"] if "seed" in rows else []
     values = rows.groupby(by)[figure.value].mean() if by else rows[figure.value]
-    return values.mean(), values.std(ddof=1)
+    return values.mean(), np.nan if figure.growing and not alone else values.std(ddof=1)
 
 
 def _paths(plot: _Plot) -> Drawing:
@@ -326,7 +366,7 @@ def _heatmaps(plot: _Plot) -> Drawing:
     # inches; beside the panels stand the rows' names and the colours
     cell = min(0.4, ((WIDTH - 2.2) / across - 0.2) / wide)
     tall = [max(len(table) for _, table in tables[first : first + across]) for first in range(0, len(tables), across)]
-    heights = [max(cell * rows + 0.9, 1.2) for rows in tall]
+    heights = [max(cell * rows + (1.2 if figure.x_label else 0.9), 1.2) for rows in tall]
     drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.0, height_ratios=heights)
     values = pd.concat([table.stack() for _, table in tables])
     norm = _norm(figure, values)

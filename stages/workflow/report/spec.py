@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stages.lib.errors import GraftError, did_you_mean, plain_problem
 from stages.lib.words import Template, words
@@ -149,11 +149,12 @@ class Level(Rows):
 class Figure(Rows):
     """A figure of one `kind` (plots.py): `value` by `x` or `y`, a colour for each `hue`, a panel for each value of `panel`.
 
-    `mean`: label of a first, larger panel or row with the mean over all panels or rows.  `split`: a figure for each value.
+    `mean`: label of a first, larger panel or row with the mean over all panels or rows, of lines where all panels have values,
+    unless they are `growing` in number (and then without whiskers).  `split`: a figure for each value.
     """
 
     kind: Literal["dots", "lines", "paths", "scatter", "heatmap"]
-    title: str = Field(max_length=120)
+    title: str
     caption: str
     value: str = ""
     label: str
@@ -164,6 +165,7 @@ class Figure(Rows):
     panel: str = ""
     points: str = ""
     mean: str = ""
+    growing: bool = False
     units: list[str] = ["task"]
     levels: list[Level] = []
     diagonal: bool = False
