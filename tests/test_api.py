@@ -1,6 +1,7 @@
 """The API on plain modules of seven architectures: exact grafts, masks like the pipeline's, and what papers define, recomputed."""
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from torch.func import functional_call
 import stages.lib as sg
 from stages.lib.errors import GraftError
 from stages.lib.grafting.region import Region
+from stages.lib.io import write_text
 from stages.lib.localizers.names import NAMES
 from stages.lib.localizers.registry import Budget, find_mask
 from stages.lib.merging import names, vectors
@@ -401,7 +403,7 @@ REFUSED = {
     "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
     "half precision": (
         lambda b, t_: sg.localize(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16(), sparsity=0.1, method="grown", loss=len),
-        r"grown works in float32: pass base.float\(\)",
+        r"grown works in float32, and 0.weight is torch.bfloat16: pass base.float",
     ),
     "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
@@ -419,7 +421,109 @@ REFUSED = {
         r"the mask is of other models: these have no 0.weight of the shape \[3\]",
     ),
     "no file": (lambda b, t_: sg.load_mask("nowhere.safetensors"), "nowhere.safetensors: no such mask"),
+    "merging nothing": (lambda b, t_: sg.merge(b, {}), "tasks: there are none to merge"),
+    "merging another model": (lambda b, t_: sg.merge(b, {"a": (nn.Linear(2, 2), sg.localize(b, t_, sparsity=0.5))}), "need the same architecture"),
+    "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
+    "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
+    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, not a OrderedDict"),
+    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
+    "no mask": (lambda b, t_: sg.grafted(b, t_).__enter__(), "mask: goes with a fine-tuned model"),
+    "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "none of the chosen parameters differs"),
+    "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be glob patterns"),
+    "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
+    "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
+    "no dev": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, method="grown", loss=drift, enough=0.9), "enough: looks at rows for choosing"),
+    "frozen": (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), "none of those chosen requires gradients"),
+    **{f"the size {s}": (lambda b, t_, s=s: sg.localize(b, t_, sparsity=s), "sparsity: .* is no share") for s in (1.5, -0.1, math.nan, "0.1", None)},
+    **{
+        f"the loss, {why}": (lambda b, t_, loss=loss: sg.localize(b, t_, sparsity=0.5, method="attribution", loss=loss), message)
+        for why, loss, message in (
+            ("of another model", lambda _: drift(nn.Linear(2, 2)), "loss: its gradient is 0 everywhere"),
+            ("no number", lambda m: drift(m) * math.nan, "loss: it or its gradient is infinite or no number"),
+            ("a vector", lambda m: next(m.parameters()).reshape(-1), "loss: should give one number, not a tensor of"),
+            ("a float", lambda m: 1.0, "loss: should give a tensor that depends on the parameters of the model it is given, not a float"),
+            ("without a gradient", lambda m: drift(m).detach(), "not a tensor without a gradient"),
+        )
+    },
+    **{
+        f"logits and labels {number}": (lambda b, t_, given=given: sg.calibration_error(*given), message)
+        for number, (given, message) in enumerate((
+            ((torch.zeros(5, 3), [1]), r"not \[5, 3\] and \[1\]"),
+            ((torch.zeros(0, 3), []), r"not \[0, 3\] and \[0\]"),
+            ((torch.zeros(1, 3), [-100]), r"labels: should be within 0\.\.2"),
+            ((torch.zeros(1, 3), [0], 0), "bins: 0 should be 1 or more"),
+        ))
+    },
 }  # fmt: skip
+
+
+def drift(model: nn.Module) -> Tensor:
+    return sum(weight.square().sum() for weight in model.parameters())
+
+
+def test_batches_that_are_used_up_are_no_evidence():
+    base, tuned, *_ = small()
+    used = iter([1])
+    options = {"sparsity": 0.5, "method": "attribution", "loss": lambda model, _: drift(model), "batches": used}
+    assert sg.localize(base, tuned, **options).selected
+    with pytest.raises(GraftError, match="batches: there are none; an iterator can be used only once"):
+        sg.localize(base, tuned, **options)
+
+
+def test_a_mask_takes_the_place_of_no_folder(tmp_path):
+    mask = sg.localize(*small()[:2], sparsity=0.5)
+    for name in ("mine", "other.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kept").write_text("kept")
+        with pytest.raises(GraftError, match="is a folder, which a file won't replace"):
+            mask.save(tmp_path / name.removesuffix(".partial"))
+        assert (tmp_path / name / "kept").read_text() == "kept"
+    with pytest.raises(GraftError, match="a folder stands where a file is to be"):
+        write_text(tmp_path / "mine", "text")
+    assert (tmp_path / "mine/kept").exists()
+
+
+def test_buffers_that_a_forward_replaces_are_as_before():
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 3)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.seen = self.seen + 1
+            return super().forward(inputs)
+
+    base, tuned = Counts(), Counts()
+    with sg.grafted(base, tuned, sg.localize(base, tuned, sparsity=0.5)):
+        base(torch.zeros(1, 3))
+        assert base.seen == 1, "the control"
+    assert base.seen == 0
+
+
+def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body, self.fc = nn.Linear(4, 6, bias=False), nn.Embedding(6, 4), nn.Linear(4, 2)
+            self.body.weight = self.head.weight
+
+    base, tuned = Headed(), Headed()
+    assert [*sg.localize(base, tuned, sparsity=0.5).region.shapes] == ["head.weight"], "which is the embedding, too"
+    wrapped = [nn.DataParallel(model) for model in (base, tuned)]
+    assert [*sg.localize(*wrapped, sparsity=0.5).region.shapes] == ["module.head.weight"]
+
+
+def test_narrow_and_whole_numbers_are_compared_and_summed_exactly():
+    base, tuned = (nn.Linear(64, 64, bias=False).to(torch.bfloat16) for _ in range(2))
+    mask = sg.localize(base, tuned, sparsity=0.1)
+    assert mask.equals(sg.localize(base.float(), tuned.float(), sparsity=0.1))
+    one = nn.ParameterList([nn.Parameter(torch.ones(1, dtype=torch.bfloat16))])
+    assert sg.fisher(one, lambda model, _: model[0].sum(), range(1000))["0"] == 1000
+    counts = [
+        nn.ParameterList([nn.Parameter(torch.tensor(v, dtype=torch.uint8), requires_grad=False)])
+        for v in ([9, 0, 0], [8, 5, 0])
+    ]
+    assert sg.localize(*counts, sparsity=0.34).indices["0"].tolist() == [1]
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -314,7 +314,7 @@ def test_another_kind_of_model_is_refused(patch, pico_llama, capsys, tmp_path):
     line = refused(capsys, "apply", patch, "--base", pico_llama, "--to", tmp_path / "to")
     assert re.search(rf"not for the model in {pico_llama}: bert.* is \[.*\] there and none here$", line), line
     line = refused(capsys, "apply", patch, "--base", tmp_path, "--to", tmp_path / "to")
-    assert line == f"{tmp_path}: no model there (config.json is missing)"
+    assert line == f"{tmp_path}: no model there (config.json is missing); --base names the base model's folder"
     base = shutil.copytree(pico_llama, tmp_path / "base")
     (base / "model.safetensors").rename(base / "pytorch_model.bin")
     line = refused(capsys, "apply", patch, "--base", base, "--to", tmp_path / "to")

@@ -18,7 +18,7 @@ from stages.lib.merging.stitch import stitch
 from stages.lib.metrics.composition import kind_of, layer_of
 from stages.lib.models.importing import import_model
 from stages.lib.patches.__main__ import COMMANDS, main
-from stages.lib.patches.patch_file import KEY
+from stages.lib.patches.patch_file import KEY, read_patch
 from stages.lib.patches.paths import PATCH
 from stages.lib.patches.project import pipeline_scores
 from stages.workflow.core import paths
@@ -114,6 +114,7 @@ def test_a_patch_is_read_like_the_mask_it_was_made_of(project, pico_bert, tmp_pa
     graft("export", MASK, "--as", "patch", "--to", tmp_path / "patch")
     mask, patch = as_json(capsys, "inspect", MASK), as_json(capsys, "inspect", tmp_path / "patch")
     assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch")
+    assert patch.pop("fingerprint") == read_patch(tmp_path / "patch").use.fingerprint != mask.pop("fingerprint")
     assert mask.pop("file") != patch.pop("file") and mask == patch
     foreign = as_json(capsys, "inspect", tmp_path / "patch", "--base", pico_bert)
     assert foreign["largest"] == mask["largest"], "what is said of the base's other heads is no JSON"
@@ -197,6 +198,10 @@ def test_compose_refuses_what_can_t_be_one(project, tmp_path, capsys):
     project.store(tmp_path / "elsewhere", project.mask.mask, fingerprint="0" * 64)
     for others, words in (
         ([], f"{MASK}: is only one mask; name two or more to compose"),
+        (
+            ["../" + tmp_path.name + "/elsewhere", "elsewhere"],
+            f"{tmp_path / 'elsewhere'}: is named twice; its values would count twice",
+        ),
         (["both"], f"{tmp_path / 'both'}: is composed itself, of toy, pairs; compose its parts at once"),
         (["twice"], f"{tmp_path / 'twice'}: its head differs from another one of that task"),
         (

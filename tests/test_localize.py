@@ -368,6 +368,13 @@ def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_be
     assert (tmp_path / "patch").exists(), "control"
 
 
+def test_an_encoder_decoder_is_refused_before_it_is_read(pico_bert, tmp_path, capsys):
+    for name in ("base", "tuned"):
+        set_config(shutil.copytree(pico_bert, tmp_path / name), model_type="t5")
+    line = refused(capsys, tmp_path / "base", tmp_path / "tuned", tmp_path / "patch")
+    assert line == f"{tmp_path / 'base'}: is an encoder-decoder, of which only half would be grafted"
+
+
 # --- With rows --------------------------------------------------------------------------------------------------------
 
 
@@ -529,7 +536,7 @@ def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
     assert line == "--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label"
     backwards = f"--prompt 'So {{mask}}: {{sentence1}}' --verbalizer {words}"
     line = refused(capsys, *folders, tmp_path / "none", f"{options} {backwards}")
-    assert line.startswith("--prompt.causal_prompt: should be a prompt whose template ends with {mask}: ")
+    assert line.startswith("--prompt: should be a prompt whose template ends with {mask}: ")
     localize(*folders, tmp_path / "patch", f"{options} --prompt {prompt.template!r} --verbalizer {words}")
     _, use = read_patch(tmp_path / "patch" / PATCH)
     assert use.labels == TOY.labels and use.prompt == prompt

@@ -107,7 +107,7 @@ def test_indices_beyond_int32_are_kept(tmp_path):
 
 
 def test_a_missing_file_names_what_makes_it(tmp_path):
-    assert complaint(tmp_path / "none") == "no such mask; `dvc repro` makes it"
+    assert complaint(tmp_path / "none") == "no such mask; in the pipeline `dvc repro` makes it"
     assert "dvc repro" in complaint(tmp_path / "none", read_order)
 
 

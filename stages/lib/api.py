@@ -6,6 +6,8 @@ Names of parameters are those of `named_parameters`, one name for tied ones.  Mi
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .errors import MaskError, ModelError, ParamsError, did_you_mean
+from .errors import DataError, MaskError, ModelError, ParamsError, did_you_mean
 from .grafting.apply import transplant, values_at
 from .grafting.mask import GraftMask
 from .grafting.mask_file import StoredMask
 from .grafting.mask_indices import read_indices
-from .grafting.modules import Parameters, chosen, graft, region_of
+from .grafting.modules import Parameters, chosen, graft, places_of, region_of
 from .grafting.region import Region, Tensors, named_weights
 from .localizers.evidence import LocalizerInput
 from .localizers.registry import Budget, find_mask, localizer_of, settings_of
@@ -55,7 +57,8 @@ def localize(
     Localizers that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
     `batches`: of the mean, or of one batch after the other where they take steps; fish and talos square that of each batch, so
     let each be one example.  The model is then a copy in eval mode, with the heads and buffers of `tuned`.  `settings` are the
-    localizer's own, such as steps=50.
+    localizer's own, such as steps=50; those about rows to choose by (dev) change nothing here.  The mask is smaller where a
+    localizer has no more to select (bias), or ends earlier (grown, threshold).
     """
     region = region_of(base, tuned, parameters)
     if given := {"mode", "draws"} & {*settings}:
@@ -68,13 +71,18 @@ def localize(
         evidence = from_tensors(region, before, after, generator)
     elif loss is None:
         raise ParamsError(f"loss: {method} needs gradients, so pass a loss; movement needs none")
-    elif any(values.dtype in (torch.float16, torch.bfloat16) for values in after.values()):
-        raise ModelError(f"{method} works in float32: pass base.float() and tuned.float()")
+    elif narrow := [name for name, one in after.items() if one.dtype not in (torch.float32, torch.float64)]:
+        hint = "pass base.float() and tuned.float(), or choose others by parameters="
+        raise ModelError(f"{method} works in float32, and {narrow[0]} is {after[narrow[0]].dtype}: {hint}")
     else:
-        model = graft(base, tuned, GraftMask.empty(region)).eval()
         parts = [()] if batches is None else [(batch,) for batch in batches]
+        if not parts:
+            raise ParamsError("batches: there are none; an iterator can be used only once, so pass a list")
+        with torch.inference_mode(False):
+            model = graft(base, tuned, GraftMask.empty(region)).eval()
         evidence = _evidence(model, region, (before, after), loss, parts, generator)
-    return find_mask(method, evidence, checked, budget).mask
+    with torch.inference_mode(False):
+        return find_mask(method, evidence, checked, budget).mask
 
 
 def merge(
@@ -95,9 +103,19 @@ def merge(
     """
     if how not in WAYS:
         raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, WAYS)}; known: {', '.join(WAYS)}")
+    if not tasks:
+        raise ParamsError("tasks: there are none to merge")
+    share = SHARES.get(how, 1.0) if share is None else share
+    for name, value in {"alpha": alpha, "share": share, "strictness": strictness}.items():
+        if not isinstance(value, Real) or not isfinite(value):
+            raise ParamsError(f"{name}: {value!r} should be a finite number")
+    if not 0 < share <= 1:
+        raise ParamsError(f"share: {share!r} should be above 0 and at most 1")
     region, *others = [mask.region for _, mask in tasks.values()]
     if any(other != region for other in others):
         raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
+    for tuned, mask in tasks.values():
+        places_of(base, tuned, mask)  # the same architecture
     pretrained = _values(base, region, "cpu")
     grafts = {
         task: StoredMask(mask, values_at(_values(tuned, region, "cpu"), mask), {}, {})
@@ -108,7 +126,7 @@ def merge(
         merged = transplant(pretrained, values, mask)
     else:
         models = {task: transplant(pretrained, one.values, one.mask) for task, one in grafts.items()}
-        vector = _vector(how, pretrained, models, share or SHARES.get(how), strictness, seed)
+        vector = _vector(how, pretrained, models, share, strictness, seed)
         merged = shifted(pretrained, vector, 1 / len(models) if how == names.AVERAGE else alpha)
     model = copy.deepcopy(base)
     for name, values in merged.items():
@@ -125,19 +143,33 @@ def fisher(
     whose squares are added: -log p(c) * sqrt(p(c)) of all classes c, the root detached, for the expectation over the model's own
     labels (TaLoS).  Name -> the shape of the parameter, of those chosen that require gradients; the mode is left as it is.
     """
-    weights = {name: weight for name, weight in named_weights(model).items() if weight.requires_grad}
-    weights = {name: weights[name] for name in chosen([*weights], parameters)}
-    totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    for example in examples:
-        for loss in loss_per_example(model, example).reshape(-1):
-            add_squared_gradient(loss, weights, totals)
+    known = named_weights(model)
+    weights = {name: known[name] for name in chosen([*known], parameters) if known[name].requires_grad}
+    if not weights:
+        raise ModelError("parameters: none of those chosen requires gradients")
+    # squares of narrow types would be rounded away beside their sum
+    wide_types = {name: torch.promote_types(weight.dtype, torch.float32) for name, weight in weights.items()}
+    totals = {name: torch.zeros_like(weight, dtype=wide_types[name]) for name, weight in weights.items()}
+    with torch.inference_mode(False), torch.enable_grad():
+        for example in examples:
+            for loss in _differentiable(loss_per_example(model, example)).reshape(-1):
+                add_squared_gradient(loss, weights, totals)
     return totals
 
 
 def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
-    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,): tensors, arrays or lists."""
-    logits, labels = (torch.as_tensor(values).detach().cpu().numpy() for values in (logits, labels))
-    return reliability(logits, labels, bins).ece
+    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,), which count classes from 0."""
+    logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
+    if logits.ndim != 2 or not logits.numel() or labels.shape != logits.shape[:1]:
+        raise DataError(f"logits should be (n, classes) and labels (n,), not {[*logits.shape]} and {[*labels.shape]}")
+    if not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise DataError(
+            f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
+        )
+    if bins < 1:
+        raise ParamsError(f"bins: {bins} should be 1 or more")
+    wide_enough = torch.promote_types(logits.dtype, torch.float32)
+    return reliability(logits.to(wide_enough).numpy(), labels.numpy(), bins).ece
 
 
 def load_mask(path: str | Path) -> GraftMask:
@@ -159,14 +191,23 @@ def _evidence(
     for weight in model.parameters():
         weight.requires_grad_(any(weight is one for one in weights.values()))
 
+    seen: list[Tensor] = []
+
+    @torch.enable_grad()
     def gradient(of: list[tuple]) -> Tensor:
         for weight in weights.values():
             weight.grad = torch.zeros_like(weight)
         total = torch.zeros((), dtype=torch.float64)
         for part in of:
-            value = loss(model, *part) / len(of)
+            value = _differentiable(loss(model, *part))
+            if value.numel() != 1:
+                raise ParamsError(f"loss: should give one number, not a tensor of {[*value.shape]}; take its mean")
+            value = value.reshape(()) / len(of)
             value.backward()
             total = total + wide(value)
+        if not seen:  # looked at once, as it waits for the device
+            seen.append(total)
+            _require_gradient({name: weight.grad for name, weight in weights.items()}, total)
         return total
 
     def batch_gradients(_size: int) -> Callable[..., Tensor]:
@@ -174,9 +215,28 @@ def _evidence(
         return lambda passed_over=False: gradient([next(turns)])
 
     def squares(count: int, *_: Any) -> Tensors:
-        return fisher(model, lambda _, part: loss(model, *part), parts[:count])
+        found = fisher(model, lambda _, part: loss(model, *part), parts[:count])
+        _require_gradient(found)
+        return found
 
     return LocalizerInput(region, *ends, weights, batch_gradients, lambda: gradient(parts), squares, generator)
+
+
+def _differentiable(value: object) -> Tensor:
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        what = "a tensor without a gradient" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ParamsError(
+            f"loss: should give a tensor that depends on the parameters of the model it is given, not {what}"
+        )
+    return value
+
+
+def _require_gradient(gradients: Tensors, loss: Tensor | None = None) -> None:
+    values = [*gradients.values(), *([] if loss is None else [loss])]
+    if not all(bool(torch.isfinite(one).all()) for one in values):
+        raise ModelError("loss: it or its gradient is infinite or no number for the model at the start; check the data")
+    if not any(bool(one.any()) for one in gradients.values()):
+        raise ModelError("loss: its gradient is 0 everywhere in the region; it has to be of the model that it is given")
 
 
 def _vector(

@@ -44,6 +44,8 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
             raise StorageError(f"{target}: exists by now; remove it or choose another name")
         if target.is_dir():
+            if not partial.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
             shutil.rmtree(target)
         partial.replace(target)
     except BaseException as error:
@@ -53,6 +55,14 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
             remedy = "nothing was left behind; fix this and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
+
+
+def require_no_folder(file: Path) -> Path:
+    """Give the path of a file to be written back; StorageError if a folder would have to go for it."""
+    for place in (file, file.with_name(file.name + PARTIAL)):
+        if place.is_dir():
+            raise StorageError(f"{place}: is a folder, which a file won't replace; choose another name")
+    return file
 
 
 def _share(path: Path) -> None:

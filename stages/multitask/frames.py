@@ -212,10 +212,7 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
     rows = []
     for (matrix, paradigm), own in gains.groupby(["matrix", "paradigm"], sort=False):
         part = effects[effects.matrix == matrix]
-        best = {
-            kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
-            for kind in OWN_AND_OTHERS
-        }
+        best = {kind: part[part.region == kind].groupby(["target", "seed"]).gain.max() for kind in OWN_AND_OTHERS}
         cells = pd.concat(best, axis=1).dropna()
         means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
         beaten = [
@@ -234,14 +231,21 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
 
 def _results(effects: pd.DataFrame, pairs: pd.DataFrame, similar: pd.DataFrame) -> dict[str, str]:
     """What titles name, for each matrix of regions."""
-    means = effects.groupby(["matrix", "region", "target"], sort=False).gain.mean().groupby(level=[0, 1], sort=False).mean()
-    own, others = (means.xs(kind, level=1) if kind in means.index.levels[1] else means.iloc[:0] for kind in OWN_AND_OTHERS)
-    shared = pairs[pairs.kind == "one model, two tasks"].groupby(["matrix", "first", "second"], sort=False).overlap.mean().groupby(level=0, sort=False).mean()
+    means = (
+        effects.groupby(["matrix", "region", "target"], sort=False).gain.mean().groupby(level=[0, 1], sort=False).mean()
+    )
+    own, others = (
+        means.xs(kind, level=1) if kind in means.index.levels[1] else means.iloc[:0] for kind in OWN_AND_OTHERS
+    )
+    two_tasks = pairs[pairs.kind == "one model, two tasks"].groupby(["matrix", "first", "second"], sort=False)
+    shared = two_tasks.overlap.mean().groupby(level=0, sort=False).mean()
     by_pair = similar.groupby(["matrix", "first", "second"], sort=False)[["overlap", "gain"]].mean()
     ranks = by_pair.groupby(level=0).rank().groupby(level=0, sort=False)
     correlations = {matrix: rows.overlap.corr(rows.gain) for matrix, rows in ranks}
     return {
-        "gains_text": "; ".join(f"{percent(own[key], 0)} and {percent(others.get(key), 0)} % ({key})" for key in own.index),
+        "gains_text": "; ".join(
+            f"{percent(own[key], 0)} and {percent(others.get(key), 0)} % ({key})" for key in own.index
+        ),
         "overlaps_text": ", ".join(f"{percent(share, 0)} % ({key})" for key, share in shared.items()),
         "correlations_text": ", ".join(f"{value:+.2f} ({key})" for key, value in correlations.items()),
     }

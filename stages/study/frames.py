@@ -619,7 +619,7 @@ def _fell_back_text(cost: pd.DataFrame) -> str:
 
 
 def _fell_back_largest(frames: Frames) -> str:
-    """", mostly movement masks," where dev kept these for most of the largest learned grafts."""
+    """ ", mostly movement masks," where dev kept these for most of the largest learned grafts."""
     cost = frames["cost"].query("localizer == @LEARNED")
     largest = cost[cost.sparsity == max(common_sizes(frames["sweep"]), default=None)]
     return ", mostly movement masks," if 2 * len(_fell_back_to_movement(largest)) > len(largest) else ""
@@ -629,7 +629,9 @@ def _layers_text(rows: pd.DataFrame) -> str:
     """The layer that has most of the masks: "layer 2 (61 %, by chance 50 %)"."""
     means = rows[rows["view"] == "layer"].groupby("place", sort=False)[["share", "chance"]].mean()
     first = means.share.idxmax() if len(means) else ""
-    return f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
+    return (
+        f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
+    )
 
 
 def _elsewhere(frames: Frames) -> str:

@@ -23,7 +23,7 @@ from .region import Region
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GraftMask:
     """A set of selected parameters of a region."""
 
@@ -101,12 +101,18 @@ class GraftMask:
         return both / either if either else 0.0
 
     def save(self, path: str | Path) -> None:
-        """Write the mask, without the values it selects, to a safetensors file; `load_mask` reads it."""
+        """Write the mask, without the values it selects, to a safetensors file, which `load_mask` reads; no folder is replaced."""
+        from ..io import require_no_folder
         from .mask_indices import named_indices, write_tensors  # imports pydantic
 
-        write_tensors(Path(path), self.region, named_indices(self.region, self.indices), {})
+        write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), {})
+
+    def __repr__(self) -> str:
+        return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"
 
     def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
+        if not isinstance(other, GraftMask):
+            return NotImplemented
         if [*self.region.shapes.items()] != [*other.region.shapes.items()]:
             raise ValueError("the masks are of two regions: localize both with the same parameters=")
         return self.from_region_indices(self.region, join(self.region_indices(), other.region_indices()))

@@ -66,6 +66,10 @@ def read_mask(path: Path) -> StoredMask:
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
         mask = GraftMask(region, ordered)
+        if mask.indices and not parts["values"]:
+            raise MaskError(
+                f"{path}: a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it"
+            )
         _check(mask, parts, about)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
@@ -88,8 +92,6 @@ def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
 
 
 def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
-    if mask.indices and not parts["values"]:
-        raise ValueError("it is a mask without fine-tuned values; read it with skill_grafting.load_mask")
     if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
         raise ValueError("indices and values don't name the same tensors")
     for name, indices in mask.indices.items():

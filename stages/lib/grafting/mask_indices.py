@@ -60,8 +60,10 @@ class Header(BaseModel):
 
 def read_header(path: Path) -> dict[str, Any]:
     """The header of a mask file, without its tensors; raises MaskError."""
+    if path.is_dir():
+        raise MaskError(f"{path}: is a folder; name the file in it")
     if not path.exists():
-        raise MaskError(f"{path}: no such mask; `dvc repro` makes it")
+        raise MaskError(f"{path}: no such mask; in the pipeline `dvc repro` makes it")
     try:
         with safe_open(path, framework="np") as file:
             about = json.loads((file.metadata() or {}).get("graft", "null"))

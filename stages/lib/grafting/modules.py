@@ -12,12 +12,15 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from ..errors import ModelError
+from ..errors import ModelError, ParamsError
 from .apply import put_at, take_at
 from .mask import GraftMask
 from .region import Region, named_weights
 
+# what DataParallel, torch.compile and peft put before the names
+WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
 HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 # glob patterns such as `encoder.*.weight`, or a predicate of the name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
@@ -28,25 +31,38 @@ Places = list[tuple[Tensor, Tensor | None, Tensor]]
 def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
     """The chosen parameters, by default all that moved except heads; raises ModelError if there are none."""
     before, after = _pair(base, tuned)
-    names = [name for name in named_weights(base) if not is_head(name) and not torch.equal(before[name], after[name])]
-    names = names if parameters is None else chosen([*named_weights(base)], parameters)
-    if not names:
-        raise ModelError(
-            "nothing but heads differs between the two models" if parameters is None else "parameters: none"
-        )
+    heads, every = _heads(base), [*named_weights(base)]
+    among = [name for name in every if name not in heads] if parameters is None else chosen(every, parameters)
+    moved = [name for name in among if not torch.equal(before[name], after[name])]
+    if not moved:
+        what = "nothing but heads" if parameters is None else "none of the chosen parameters"
+        raise ModelError(f"{what} differs between the two models")
+    for name in moved:
+        if not torch.isfinite(after[name]).all():
+            raise ModelError(f"{name} of the tuned model has values that are infinite or no numbers")
+    names = moved if parameters is None else among
     return Region({name: tuple(before[name].shape) for name in names})
 
 
 def chosen(names: Sequence[str], parameters: Parameters) -> list[str]:
-    """The names that match; raises ModelError with the nearest name for a pattern that matches none."""
+    """The names that match; raises ModelError if there are none, with the nearest name for a pattern that matches none."""
     if callable(parameters):
-        return [name for name in names if parameters(name)]
-    patterns = ["*"] if parameters is None else [parameters] if isinstance(parameters, str) else parameters
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            [near] = get_close_matches(pattern, names, n=1, cutoff=0)
-            raise ModelError(f"parameters: no parameter is called {pattern!r}; the nearest is {near!r}")
-    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        found = [name for name in names if parameters(name)]
+    else:
+        patterns = "*" if parameters is None else parameters
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ParamsError(f"parameters: {parameters!r} should be glob patterns or a function of the name")
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                nearest = "".join(
+                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
+                )
+                raise ModelError(f"parameters: no parameter is called {pattern!r}{nearest}")
+        found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not found:
+        raise ModelError(f"parameters: matches none of the model's {len(names)} parameters")
+    return found
 
 
 def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
@@ -62,11 +78,14 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
 def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
     before, after = _pair(base, tuned)
+    if not isinstance(mask, GraftMask):
+        raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
     for name, shape in mask.region.shapes.items():
         if name not in before or before[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
     buffers = {name for name, _ in base.named_buffers()}
-    whole = [name for name in before if name in buffers or (is_head(name) and name not in mask.region.shapes)]
+    heads = _heads(base)
+    whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
     places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
     return places + [(before[name], None, after[name].detach().clone()) for name in whole]
 
@@ -85,11 +104,24 @@ def write(places: Places) -> None:
 
 def is_head(name: str) -> bool:
     """True for a parameter of a head, by its name."""
+    while wrapper := next(filter(name.startswith, WRAPPERS), ""):
+        name = name.removeprefix(wrapper)
     return name.partition(".")[0] in HEADS
+
+
+def _heads(model: nn.Module) -> set[str]:
+    """Parameters of heads alone: a weight that a head shares with another part is none."""
+    shared = {weight for name, weight in model.named_parameters(remove_duplicate=False) if not is_head(name)}
+    return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
 def _pair(base: nn.Module, tuned: nn.Module) -> list[dict[str, Tensor]]:
     """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match."""
+    for model in (base, tuned):
+        if not isinstance(model, nn.Module):
+            raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
+        if empty := [name for name, weight in model.named_parameters() if weight.is_meta or is_lazy(weight)]:
+            raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
     sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
     kinds = [{name: f"{[*values.shape]} of {values.dtype}" for name, values in side.items()} for side in sides]
     for name in {**sides[0], **sides[1]}:

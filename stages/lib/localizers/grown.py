@@ -6,6 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..errors import ParamsError
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
 from ..grafting.select import LazyTensors, RunningSelection
@@ -43,6 +44,8 @@ def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budge
     the graft is shown on dev to agree that well with the fine-tuned model; then the mask is smaller, and its file says `rounds`
     and `agreement`, the lower bound.
     """
+    if settings.enough is not None and evidence.dev_rating is None:
+        raise ParamsError("enough: looks at rows for choosing (dev), and there are none; leave it out")
     k, start = budget.k, budget.k // START_PART
     mask = movement_mask(evidence.region, order, start)
     for number in range(1, settings.rounds + 1):

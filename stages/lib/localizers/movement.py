@@ -16,7 +16,14 @@ from .registry import Localizer
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
     """|theta_ft - theta_pre| of every parameter of the region, same shapes; one tensor at a time, when it is asked for."""
-    return LazyTensors(region.shapes, lambda name: (finetuned[name] - pretrained[name]).abs())
+    return LazyTensors(region.shapes, lambda name: (_exact(finetuned[name]) - _exact(pretrained[name])).abs())
+
+
+def _exact(values: Tensor) -> Tensor:
+    """As a type in which differences aren't rounded to the last digits of a narrower one, and whole numbers don't wrap around."""
+    if values.dtype in (torch.bfloat16, torch.float16):
+        return values.float()
+    return values if values.is_floating_point() or values.is_complex() else values.double()
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:

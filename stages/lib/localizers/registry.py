@@ -6,9 +6,11 @@ best set of a given size besides *refines*: its masks start from the ranking and
 imported only when its localizer is asked for, so that no result depends on localizers that it does not use.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from numbers import Real
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -36,10 +38,13 @@ class Budget:
 
     @classmethod
     def of(cls, region: Region, sparsity: float, rule: Literal["top_k", "threshold"], setting: str) -> "Budget":
-        """That share of a region; raises MaskError, which names `setting`, if it is less than one parameter."""
+        """That share of a region; raises an error that names `setting` if it is no share, or less than one parameter."""
+        if not isinstance(sparsity, Real) or not 0 < sparsity <= 1:
+            raise ParamsError(f"{setting}: {sparsity!r} is no share of parameters, above 0 and at most 1")
         k, size = region.budget(sparsity), region.size
         if k == 0:
-            least = f"less than one; the smallest is {1 / size:.2g}"
+            digits = 2 + math.floor(math.log10(size))
+            least = f"less than one; the smallest is {math.ceil(10**digits / size) / 10**digits:.2g}"
             raise MaskError(f"{setting}: {sparsity} of {size:,} graftable parameters is {least}")
         return cls(k, rule, sparsity)
 

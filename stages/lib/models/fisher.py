@@ -128,6 +128,7 @@ def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Ma
     options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
     gradients = torch.autograd.grad(loss, [*weights.values()], **options)
     for name, gradient in zip(weights, gradients, strict=True):
+        gradient = gradient.to(totals[name].dtype)
         totals[name].addcmul_(gradient, gradient)
 
 

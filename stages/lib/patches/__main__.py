@@ -47,7 +47,10 @@ JSON = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machi
 FORM = {"--as": {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}}
 TASK = {"--task": {"help": "which one, if the mask serves several"}}
 LEAVE_OUT = {
-    "--leave-out": {"action": "store_true", "help": "leave as pretrained what a peft adapter can't hold: biases, embeddings"}
+    "--leave-out": {
+        "action": "store_true",
+        "help": "leave as pretrained what a peft adapter can't hold: biases, embeddings",
+    }
 }
 RULE = {"--rule": {"choices": RULES, "default": MEAN, "help": f"for parameters in several masks; default: {MEAN}"}}
 PRIVATE = {"--private": {"action": "store_true", "help": "create the repository as private"}}

@@ -94,7 +94,7 @@ def open_base(folder: Path, graft: GraftFile) -> Base:
     Raises ModelError if it isn't complete, is damaged, or can't be read as the patch requires.
     """
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder}: no model there ({CONFIG} is missing)")
+        raise ModelError(f"{folder}: no model there ({CONFIG} is missing); --base names the base model's folder")
     mode, checkpoint, prefix = graft.use and graft.use.mode, Checkpoint.open(str(folder)), ""
     spec = read_anatomy(folder) if (folder / FILE).is_file() else None
     if mode is None and spec is None:

@@ -24,6 +24,10 @@ def compose(masks: list[Path], rule: str, base: Path, to: Path) -> str:
     target = free(to, for_file=True)
     if len(masks) < 2:
         raise MaskError(f"{masks[0]}: is only one mask; name two or more to compose")
+    if twice := [
+        path for place, path in enumerate(masks) if path.resolve() in {one.resolve() for one in masks[:place]}
+    ]:
+        raise MaskError(f"{twice[0]}: is named twice; its values would count twice")
     grafts = [read_graft(path) for path in masks]
     _require_one_use(grafts)
     pretrained = open_base(base, grafts[0])

@@ -26,6 +26,7 @@ from ..io import write_json
 from ..models.checkpoints import Checkpoint, skeleton
 from ..models.loading import load_model
 from ..models.probing import some_words, without_cache
+from ..words import counted
 from .base import Base
 from .patch_file import GraftFile
 
@@ -109,7 +110,7 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
     }
     write_json(folder / CONFIG, config)
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
-    held = f"{sum(map(len, deltas.values())):,} values in {len(linear)} linear weights, {len(norms)} norms whole"
+    held = f"{sum(map(len, deltas.values())):,} values in {len(linear)} linear weights, {counted(len(norms), 'norm')} whole"
     return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
 
 

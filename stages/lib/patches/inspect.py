@@ -64,7 +64,7 @@ def identity(graft: GraftFile) -> dict[str, Any]:
         "file": str(graft.path),
         "form": "patch" if graft.use else "mask",
         "model": about.get("model"),
-        "fingerprint": about.get("fingerprint"),
+        "fingerprint": graft.use.fingerprint if graft.use else about.get("fingerprint"),
         "tasks": graft.tasks,
         "seed": about.get("seed"),
         "localizer": about.get("localizer"),

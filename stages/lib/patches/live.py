@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..errors import MaskError, ModelError
+from ..errors import MaskError, ModelError, ParamsError
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
 from ..grafting.region import named_weights
@@ -90,13 +90,16 @@ def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
 def grafted(
     model: nn.Module, graft: OpenPatch | str | Path | nn.Module, mask: GraftMask | None = None
 ) -> Iterator[nn.Module]:
-    """The model with a graft on it inside `with`; afterwards every bit is as before, whatever happened.
+    """The model with a graft on it inside `with`; afterwards what was swapped is as before, bit for bit, whatever happened.
 
     The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (for a patch also
     the labels in the config), and of a fine-tuned model the buffers that differ, such as the running statistics of BatchNorm.
+    What training inside `with` changes in other parameters stays changed; buffers don't.
     May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a path;
     ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
     """
+    if mask is None and isinstance(graft, nn.Module):
+        raise ParamsError("mask: goes with a fine-tuned model; a patch has its own")
     if mask is not None:
         graft = OpenPatch(Path("mask"), model, places_of(model, graft, mask), {})
     opened = graft if isinstance(graft, OpenPatch) else open_patch(graft, model)
@@ -105,12 +108,15 @@ def grafted(
     before, config = read(opened.places), {name: getattr(model.config, name, None) for name in opened.config}
     applied = APPLIED.setdefault(model, [])
     applied.append(before)
+    # by name, as a model may put new tensors in the place of its buffers
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     try:
         write(opened.places)
         _set_config(model, opened.config)
         yield model
     finally:
         write(before)
+        write([(buffer, None, buffers[name]) for name, buffer in model.named_buffers() if name in buffers])
         _set_config(model, config)
         if applied.pop() is not before:
             raise RuntimeError("patches left a model in another order than `with` nests them: load it anew")
@@ -123,6 +129,10 @@ def _set_config(model: nn.Module, config: dict[str, Any]) -> None:
 
 def _places(patch: GraftFile, model: nn.Module) -> Places:
     """The target of each value; raises MaskError unless this is the base model of the patch, of its class."""
+    if not hasattr(model, "config"):
+        raise MaskError(
+            f"{patch.path}: is for a model of transformers ({patch.use.auto_class}), not for a {type(model).__name__}"
+        )
     weights, new_head = named_weights(model), patch.use.auto_class == CLASSES["standard"]
     # what the base model has no values of, whatever it is a part of
     head = {name: weight for name, weight in weights.items() if new_head and name not in patch.region.shapes}

@@ -131,7 +131,13 @@ def _task(request: LocalizeOptions, pair: Pair) -> TaskSpec:
     try:
         return task_of(name, name, labels, pair.mode, None if standard or not labels else prompt)
     except ValidationError as error:
-        raise DataError("; ".join(plain_problem(one, "--prompt", TaskSpec) for one in error.errors())) from None
+        raise DataError("; ".join(map(_prompt_problem, error.errors()))) from None
+
+
+def _prompt_problem(problem: dict) -> str:
+    """A finding about the prompt of a task, by the option that gave it."""
+    field = problem["loc"][1] if len(problem["loc"]) > 1 else "template"
+    return plain_problem({**problem, "loc": ()}, "--prompt" if field == "template" else f"--{field}", TaskSpec)
 
 
 def _find(work: LocalizeContext) -> list[FoundMask]:

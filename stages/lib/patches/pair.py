@@ -57,6 +57,7 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     """Both checkpoints; raises ModelError with every reason why one can't be the fine-tuned other."""
     before = Checkpoint.open(base, revisions[0])
     after = Checkpoint.open(finetuned, revisions[1], tokenizer=False)
+    _require_no_decoder(before)
     mode = _common_mode(before, after, mode)
     labels = labels_of(after) if mode == "standard" else []
     (model, spec, named, problems), tokenizer = read_as(before, mode), load_tokenizer(before.folder)
@@ -66,11 +67,17 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     if mode == "standard" and len(labels) < 2:
         reason = f"its head has {len(labels)} output, a number and no label, and a graft is for labels"
         problems.append(f"{after.title}: {reason}")
-    if type(model.config)().is_encoder_decoder:
-        problems.append(f"{before.title}: is an encoder-decoder, of which only half would be grafted")
     if problems:
         raise ModelError("; ".join(problems))
     return Pair(named, tuned, spec, labels, tokenizer, most_tokens(model), unread(tuned, other))
+
+
+def _require_no_decoder(checkpoint: Checkpoint) -> None:
+    from transformers import CONFIG_MAPPING
+
+    kind = checkpoint.config.get("model_type")
+    if kind in CONFIG_MAPPING and CONFIG_MAPPING[kind]().is_encoder_decoder:
+        raise ModelError(f"{checkpoint.title}: is an encoder-decoder, of which only half would be grafted")
 
 
 def _common_mode(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:

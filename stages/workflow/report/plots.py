@@ -73,7 +73,11 @@ class _Plot:
         if units > 1 and not figure.growing and (figure.kind == "lines" or (figure.kind == "dots" and not figure.mean)):
             notes.append(f"whiskers: standard deviation over {over}")
         if figure.kind == "lines" and figure.panel and seeds > 1:
-            notes.append("in small panels over seeds" if units > 1 and not figure.growing else "whiskers: standard deviation over seeds")
+            notes.append(
+                "in small panels over seeds"
+                if units > 1 and not figure.growing
+                else "whiskers: standard deviation over seeds"
+            )
         tasks = {**({"task": self.count(["task"])} if "task" in self.rows else {}), "seed": seeds}
         sample = counts(**{name: number for name, number in tasks.items() if number})
         told = ", ".join(notes)
