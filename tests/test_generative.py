@@ -252,7 +252,7 @@ def refused(capsys, stage: str, *words: object) -> str:
         (["prompt", "answer"], [["a", "b"]], "told/train.csv: no column 'completion'; the columns are prompt, answer; name it by data.columns.completion"),
         (["prompt", "completion"], [["it was", "good"], ["it is", " "]], "told/train.csv:3: the completion is empty"),
         (["prompt", "completion"], [[" ", "good"]], "no rows are left in train; dropped: empty text: 1"),
-        (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "2 prompt with two completions"),
+        (["prompt", "completion"], [["it was", "good"], ["it was", "bad"]], "prompt with two completions: 2"),
         (["prompt", "completion"], [[f"it was {n}", "good"] for n in range(9)], ""),
         (["label", "prompt"], [[f"good {n}", f"it was {n}"] for n in range(9)], "columns"),
     ],

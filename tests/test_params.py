@@ -6,8 +6,10 @@ import math
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,27 @@ def test_a_wrong_change_of_a_profile_is_told_and_nothing_is_written(choose, chan
     code, _, error = choose("bert_tiny", "-S", change)
     assert code == 2 and error.splitlines()[-1].startswith(told)
     assert texts() == TEXTS
+
+
+def test_a_profile_starts_from_the_committed_settings_and_no_others(choose):
+    subprocess.run("git init -q && git add . && git commit -qm settings", shell=True, check=True)
+    assert choose("bert_tiny")[0] == 0 and (written := texts()) != TEXTS
+    assert choose("bert_tiny")[0] == 0 and texts() == written, "once more"
+    code, _, error = choose("minilm")
+    assert code == 2 and "params.yaml, " in error and "git checkout '*params.yaml'" in error and texts() == written
+    subprocess.run(["git", "checkout", "-q", "."], check=True)
+    assert choose("minilm")[0] == 0, "the control"
+
+
+def test_a_line_that_dvc_would_break_inside_a_name_is_told(files):
+    prompt = '{template: "{sentence1} It was {mask}.", verbalizer: {%s: bad, %s: good}}'
+    task, file = "task:\n  mood:\n    labels: [no, yes]\n    prompt: %s\n", Path("params.yaml")
+    for names, broken in ((("no", "very good"), True), (("no", "good"), False)):
+        text = TEXTS[""].replace("task: {}\n", task % (prompt % names))
+        file.write_text(text)
+        with pytest.raises(ParamsError, match="break a long line inside a name") if broken else nullcontext():
+            change_settings(["graft.sparsity=0.0005"], lambda: None)
+        assert (file.read_text() == text) == broken
 
 
 def test_what_dvc_cannot_set_is_named_and_not_what_was_removed_before_it(choose):

@@ -359,6 +359,9 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
     assert code == 0 and "kept as an experiment: " in out, error
     assert together(*runs().values()) and "device: cpu" in Path("params.yaml").read_text()
     assert "onecpu" in said_by_dvc("exp", "list")
+    for name, told in (("onecpu", "there is an experiment onecpu; take another"), ("a..b", "Invalid exp name a..b")):
+        code, _, error = here("-S", "runtime.device=auto", "--name", name)
+        assert code == 2 and told in error and "device: cpu" in Path("params.yaml").read_text()
     code, _, error = here("-S", "runtime.device=gpu")
     assert code == 2 and "runtime.device: 'gpu' is not allowed" in error and "cpu" in Path("params.yaml").read_text()
     subprocess.run(["git", "checkout", "-q", "."], check=True)

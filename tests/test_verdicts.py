@@ -87,13 +87,16 @@ def continual(read):
 def merge(read):
     rows = read("merge/scores")
     score = rows.pivot(index=CELL, columns="method", values="score")
-    names = {"stitch_0.01": "stitched stitch masks of 1.00 %", "movement_0.05": "stitched movement masks of 5.00 %"}
+    names = {
+        "stitch_0.01": "stitched Localize-and-Stitch masks of 1.00 %",
+        "movement_0.05": "stitched movement masks of 5.00 %",
+    }
     names |= {name: f"{name} of whole models" for name in ("average", "arithmetic", "consensus")}
     names |= {name: f"{name.upper()} of whole models" for name in ("ties", "dare")}
     given = [above(score.grafted, score.pretrained, cells(rows, "constant"))]
     for method in {*score} - {"stitch_mean", "pretrained", "finetuned", "grafted"}:
         name = names.get(method, method.replace("_", " "))
-        yield Claim(f"stitch mean scores higher | than {name}", score.stitch_mean - score[method], 0, given)
+        yield Claim(f"stitched mean scores higher | than {name}", score.stitch_mean - score[method], 0, given)
     yield Claim("of the tasks' own grafts", score.stitch_mean / score.grafted, 0.95, given)
 
 
@@ -144,11 +147,11 @@ def smallest(read):
     sizes = sizes.dropna(subset="enough").assign(log=sizes.selected.map(math.log10))
     log = sizes.pivot(index=CELL, columns="localizer", values="log")
     for ratio, words in (
-        (log.movement - log.doubling, "Doubling"),
-        (log.movement - log.attribution, "by attribution"),
-        (log.random - log.movement, "than random"),
+        (log.movement - log.doubling, "than doubling"),
+        (log.movement - log.attribution, "than regions by attribution"),
+        (log.random - log.movement, "random regions"),
     ):
-        yield Claim(f"are smaller | {words}", ratio, family="fewer", told=lambda value: 10**value)
+        yield Claim(f"need more parameters | {words}", ratio, family="fewer", told=lambda value: 10**value)
     for name in ("movement", "attribution", "doubling", "random"):
         enough = cells(sizes, "log", localizer=name, enough=True).index
         graft = {"localizer": name, "where": "test", "variant": "grafted"}

@@ -8,6 +8,10 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 
 import argparse
 import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from stages.lib.command import guarded
@@ -15,7 +19,7 @@ from stages.lib.errors import ParamsError, did_you_mean
 from stages.lib.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
-from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file
+from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file, read_files
 
 
 def main() -> None:
@@ -37,12 +41,35 @@ def main() -> None:
     if arguments.flags:
         print(*(f"-S {override}" for override in overrides))
         return
+    _require_committed(overrides)
     change_settings(overrides, load_all)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     print(f"{paths.PARAMS} and those of the further pipelines now have the profile {arguments.name}{changed}")
     print(
         "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back"
     )
+
+
+def _require_committed(overrides: Sequence[str]) -> None:
+    """Raise ParamsError if the params.yaml files have other settings than the committed ones, unless the profile put them there.
+
+    A profile says what differs from the committed settings: on top of others it would be a mixture of both.
+    """
+    files = {name: params_file(name) for name in PIPELINES}
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in files.values():
+            shown = subprocess.run(["git", "show", f"HEAD:./{file}"], capture_output=True, check=False)
+            (Path(scratch) / file).parent.mkdir(parents=True, exist_ok=True)
+            (Path(scratch) / file).write_bytes(file.read_bytes() if shown.returncode else shown.stdout)
+        now, committed = read_files(files), read_files(files, Path(scratch))
+        if now != committed:
+            change_settings(overrides, lambda: None, Path(scratch))
+        if now != committed and now != read_files(files, Path(scratch)):
+            other = ", ".join(str(file) for name, file in files.items() if now[name] != committed[name])
+            raise ParamsError(
+                f"{other}: not the committed settings, which a profile starts from; `git checkout '*params.yaml'` drops yours, "
+                "`git commit` keeps them in every profile"
+            )
 
 
 def profiles() -> dict[str, dict[str, Any]]:

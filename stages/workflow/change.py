@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stages.lib.errors import ParamsError
+from stages.lib.yaml12 import load_yaml, parse_yaml
 
 
 def change_settings(settings: Sequence[str], check: Callable[[], object], folder: Path = Path()) -> None:
@@ -28,6 +29,16 @@ def _restore(before: dict[Path, str]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def _require_yaml(file: Path, before: str) -> None:
+    """Raise ParamsError if DVC has written what can't be read again, as it breaks a long line inside a name with a space."""
+    parse_yaml(before, str(file), ParamsError)
+    try:
+        load_yaml(file, ParamsError)
+    except ParamsError:
+        hint = "write a table with such names, like a verbalizer in one line, over several lines"
+        raise ParamsError(f"-S: {file}: DVC would break a long line inside a name with a space; {hint}") from None
+
+
 def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool:
     """Whether DVC has set these, a file's all at once; the texts of the files before are noted."""
     from dvc.utils.cli_parse import to_path_overrides
@@ -37,6 +48,9 @@ def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool
         for file, items in to_path_overrides([*settings]).items():
             before.setdefault(folder / file, (folder / file).read_text(encoding="utf-8"))
             apply_overrides(folder / file, [item if item[0] in "+~" else f"++{item}" for item in items])
+            _require_yaml(folder / file, before[folder / file])
+    except ParamsError:
+        raise
     except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
         return False
     return True

@@ -154,9 +154,13 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
 
 
 def main() -> None:
-    """Write both and say where."""
+    """Write the page, and for the committed settings REPRODUCTION.md, and say where."""
     argparse.ArgumentParser(prog="python -m stages.workflow.page", description=__doc__.partition("\n")[0]).parse_args()
+    own = [file for file in uncommitted() if file.endswith(str(paths.PARAMS))]
     for path, text in build(read_sections()):
+        if path == REPRODUCTION and own:
+            print(f"page: {path} is about the committed settings, and left as it is ({', '.join(own)} changed)")
+            continue
         write_text(path, text)
         print(f"page: {path}")
 

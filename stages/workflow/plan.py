@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.lib.command import guarded
+from stages.lib.errors import ParamsError, did_you_mean
 from stages.workflow.core import paths
 from stages.workflow.core.stage import last_runs
 
@@ -79,6 +80,9 @@ def main() -> None:
 
     from stages.workflow.run import check_settings
 
+    known = [str(file.parent.name) for file in sorted(paths.PIPELINES.glob(f"*/{paths.PIPELINE}"))]
+    if unknown := [name for name in asked.pipelines if name not in known]:
+        raise ParamsError(f"{unknown[0]!r} is no pipeline{did_you_mean(unknown[0], known)}; known: {', '.join(known)}")
     targets = [f"{paths.PIPELINES}/{name}/{paths.PIPELINE}" for name in asked.pipelines] or [str(paths.PIPELINE)]
     _, left_out = check_settings(targets)
     sys.stdout.reconfigure(errors="replace")

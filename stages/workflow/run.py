@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.lib.command import guarded
+from stages.lib.errors import ParamsError
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 
@@ -48,6 +49,8 @@ def main() -> None:
     if asked.name and not asked.settings:
         parser.error("--name names an experiment, which needs a changed setting (-S KEY=VALUE)")
     targets = None if asked.all_pipelines else asked.targets
+    if asked.name:
+        _require_new(asked.name)
     failed = _run(targets, asked)
     if asked.settings and not failed:
         from dvc.repo import Repo
@@ -57,19 +60,41 @@ def main() -> None:
     sys.exit(failed)
 
 
+def _require_new(name: str) -> None:
+    """Raise ParamsError unless an experiment can be kept under this name."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+    from dvc.repo.experiments.refs import ExpRefInfo
+    from dvc.repo.experiments.utils import check_ref_format
+
+    with Repo() as repo:
+        place = ExpRefInfo(baseline_sha=repo.scm.get_rev(), name=name)
+        try:
+            check_ref_format(repo.scm, place)
+        except DvcException as error:
+            raise ParamsError(f"--name: {error}") from None
+        if repo.scm.get_ref(str(place)):
+            raise ParamsError(f"--name: there is an experiment {name}; take another, or `dvc exp remove {name}`")
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
-def check_settings(targets: Sequence[str] | None, files: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """The checked settings of the main pipeline, of those of these targets and of these files, and a line on each list left out."""
+def check_settings(
+    targets: Sequence[str] | None, files: Collection[str] = (), localizers: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The checked settings of the main pipeline, of those of these targets and of these files, and a line on each list left out.
+
+    With `localizers` theirs are checked, too, which imports torch.
+    """
     from stages.workflow.core.settings import PIPELINES, checked, params_file, read_files
 
     folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets or ())}
     asked = [name for name in PIPELINES if targets is None or name in folders or str(params_file(name)) in files]
-    return checked(read_files(asked))
+    return checked(read_files(asked), localizers)
 
 
 def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
@@ -80,7 +105,8 @@ def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
 
     with repository() as repo:  # settings change only under the lock: another run may still read them
         files = to_path_overrides(asked.settings)
-        change_settings(asked.settings, lambda: check_settings(targets, files))
+        localizers = any("localizer." in one for one in asked.settings)
+        change_settings(asked.settings, lambda: check_settings(targets, files, localizers))
         values, left_out = check_settings(targets)
         print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
         repro = with_readable_notes(repo, lambda: Repro(repo, targets))
