@@ -364,8 +364,9 @@ def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_be
     edit_tensors(other, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1))
     line = refused(capsys, pico_bert, other, tmp_path / "patch", "--mode prompt")
     assert line.endswith(f"{pico_bert} in layers: nothing moved; embeddings did, and --region takes them in")
-    localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings")
+    localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings pooler")
     assert (tmp_path / "patch").exists(), "control"
+    assert "This model has no parameters of pooler." in capsys.readouterr().out
 
 
 def test_an_encoder_decoder_is_refused_before_it_is_read(pico_bert, tmp_path, capsys):

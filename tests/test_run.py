@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import psutil
 import pytest
 from ruamel.yaml import YAML
@@ -432,6 +433,7 @@ def test_a_stop_leaves_the_workers_and_one_that_is_killed_costs_nothing(toy, clu
 
 
 def test_an_address_where_nobody_is_is_one_line(here):
-    code, _, error = here("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
+    with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
+        code, _, error = here("--scheduler", "tcp://127.0.0.1:9", "--workers", "1")
     said = "run: no scheduler of Dask answers at tcp://127.0.0.1:9"
     assert code == 2 and error.startswith(said) and error.count("\n") == 1

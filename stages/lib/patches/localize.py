@@ -179,6 +179,8 @@ def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:
         lines.append(
             f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
         )
+    if without := [group for group in work.request.region if not work.pair.spec.names([group])]:
+        lines.append(f"This model has no parameters of {', '.join(without)}.")
     lines += work.pair.rounding
     if left := work.pair.unread:
         reason = "Not read, as no model of its class computes with it"
