@@ -292,6 +292,41 @@ def test_a_stop_ends_every_child_and_the_next_run_goes_on(toy, stop, how):
     assert run("--workers", "2")[0] == 0 and {*runs()} == {*PAIR}
 
 
+MANY = """
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import popen_forkserver
+from stages.workflow import forks
+
+forks.PRELOAD = ["colorsys"]
+alone, poll = [], popen_forkserver.Popen.poll
+
+def noted(*arguments):
+    alone.append(forks.ONE_AT_A_TIME.locked())
+    return poll(*arguments)
+
+def code_of(_):
+    _, wait = forks.start("exec python -m quick", ".", {}, "printed", True)
+    while (code := wait(0.1)) is None:
+        pass
+    return code
+
+popen_forkserver.Popen.poll = noted
+if __name__ == "__main__":
+    with ThreadPoolExecutor(8) as pool:
+        print({*pool.map(code_of, range(60))}, len(alone) >= 60 and all(alone))
+"""
+
+
+def test_no_two_threads_ask_for_an_exit_code_at_once(tmp_path):
+    """One of them would read nothing, and take a stage that has ended well for one that failed with 255."""
+    for name, text in {"many.py": MANY, "quick.py": "", "printed": ""}.items():
+        (tmp_path / name).write_text(text)
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "many.py"]
+    ended = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+    assert ended.stdout == "{0} True\n"
+
+
 def test_forks_end_with_a_runner_that_was_killed_and_what_was_done_before_comes_back_from_the_run_cache(toy):
     write_graph({"left": [], "parent": ["left"]}, 4, "python -m stage")
     process = working(toy)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import connection
 from pathlib import Path
 
 PRELOAD = ["torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto", "pydantic", "ruamel.yaml"]
@@ -26,6 +27,8 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
+# starting a process asks all others for their exit codes, and one that two threads ask at once is 255 to one of them
+ONE_AT_A_TIME = threading.Lock()
 # returns the exit code, or None if the process still runs after so many seconds
 Wait = Callable[[float], int | None]
 
@@ -38,8 +41,15 @@ def start(command: str, folder: str, environment: dict[str, str], printed: str, 
         context.set_forkserver_preload(PRELOAD)
         os.environ.update(ALLOCATOR)  # read when the server starts
         process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
-        process.start()
-        return process.pid, lambda seconds: process.join(seconds) or process.exitcode
+        with ONE_AT_A_TIME:
+            process.start()
+
+        def wait_for_fork(seconds: float) -> int | None:
+            connection.wait([process.sentinel], seconds)
+            with ONE_AT_A_TIME:
+                return process.exitcode
+
+        return process.pid, wait_for_fork
     with Path(printed).open("a") as file:
         streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
         more = {"cwd": folder, "env": os.environ | environment, "start_new_session": True}

@@ -147,7 +147,7 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
                 bar.set_postfix_str(", ".join(stage.addressing for stage in commands.running.values()))
                 bar.update(repro.finished - bar.n)
                 stage, (code, printed, seconds) = commands.next()
-                repro.end(stage, printed or f"exit code {code}" if code else None)
+                repro.end(stage, f"{printed}\n(exit code {code})" if code else None)
                 outcome = "failed" if stage in repro.failed else "done"
                 report = "" if is_kept(stage) or code else f"\n{printed.rstrip()}"
                 count = f"{repro.finished} of {len(repro.steps)}"  # a bar is not drawn where output is piped
