@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_what_was_found_is_short_and_each_sentence_has_its_number_with_an_interv
 
 def test_the_committed_reproduction_follows_from_the_committed_frames(made):
     assert made[1][REPRODUCTION] == (ROOT / REPRODUCTION).read_text()
+
+
+@pytest.mark.parametrize(("changed", "written"), [([], True), (["params.yaml"], False), (["stages/lib/io.py"], True)])
+def test_what_reproduces_is_written_of_the_committed_settings_alone(tmp_path, monkeypatch, capsys, changed, written):
+    monkeypatch.chdir(tmp_path)
+    texts = {"build": [(PAGE, "page"), (REPRODUCTION, "text")], "read_sections": [], "uncommitted": changed}
+    for name, value in texts.items():
+        monkeypatch.setattr(page, name, lambda *_, value=value: value)
+    monkeypatch.setattr(sys, "argv", ["page"])
+    page.main()
+    assert PAGE.exists() and REPRODUCTION.exists() == written
+    assert ("left as it is (params.yaml changed)" in capsys.readouterr().out) != written
 
 
 def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):

@@ -398,6 +398,8 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
     for name, told in (("onecpu", "there is an experiment onecpu; take another"), ("a..b", "Invalid exp name a..b")):
         code, _, error = here("-S", "runtime.device=auto", "--name", name)
         assert code == 2 and told in error and "device: cpu" in Path("params.yaml").read_text()
+    code, _, error = here("-S", "+localizer.grown.rounds=0")
+    assert code == 2 and "localizer.grown.rounds: 0 is not allowed" in error
     code, _, error = here("-S", "runtime.device=gpu")
     assert code == 2 and "runtime.device: 'gpu' is not allowed" in error and "cpu" in Path("params.yaml").read_text()
     subprocess.run(["git", "checkout", "-q", "."], check=True)
