@@ -62,9 +62,10 @@ def _require_committed(overrides: Sequence[str]) -> None:
             (Path(scratch) / file).parent.mkdir(parents=True, exist_ok=True)
             (Path(scratch) / file).write_bytes(file.read_bytes() if shown.returncode else shown.stdout)
         now, committed = read_files(files), read_files(files, Path(scratch))
-        if now != committed:
-            change_settings(overrides, lambda: None, Path(scratch))
-        if now != committed and now != read_files(files, Path(scratch)):
+        if now == committed:
+            return
+        change_settings(overrides, lambda: None, Path(scratch))
+        if now != read_files(files, Path(scratch)):
             other = ", ".join(str(file) for name, file in files.items() if now[name] != committed[name])
             raise ParamsError(
                 f"{other}: not the committed settings, which a profile starts from; `git checkout '*params.yaml'` drops yours, "

@@ -21,7 +21,7 @@ from .grafting.apply import transplant, values_at
 from .grafting.mask import GraftMask
 from .grafting.mask_file import StoredMask
 from .grafting.mask_indices import read_indices
-from .grafting.modules import Parameters, chosen, graft, places_of, region_of
+from .grafting.modules import Parameters, chosen, fitting, graft, region_of
 from .grafting.region import Region, Tensors, named_weights
 from .localizers.evidence import LocalizerInput
 from .localizers.registry import Budget, find_mask, localizer_of, settings_of
@@ -115,7 +115,7 @@ def merge(
     if any(other != region for other in others):
         raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
     for tuned, mask in tasks.values():
-        places_of(base, tuned, mask)  # the same architecture
+        fitting(base, tuned, mask)
     pretrained = _values(base, region, "cpu")
     grafts = {
         task: StoredMask(mask, values_at(_values(tuned, region, "cpu"), mask), {}, {})

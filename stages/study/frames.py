@@ -619,7 +619,7 @@ def _fell_back_text(cost: pd.DataFrame) -> str:
 
 
 def _fell_back_largest(frames: Frames) -> str:
-    """ ", mostly movement masks," where dev kept these for most of the largest learned grafts."""
+    """A remark, in commas, where dev kept movement masks for most of the largest learned grafts; else empty."""
     cost = frames["cost"].query("localizer == @LEARNED")
     largest = cost[cost.sparsity == max(common_sizes(frames["sweep"]), default=None)]
     return ", mostly movement masks," if 2 * len(_fell_back_to_movement(largest)) > len(largest) else ""

@@ -18,6 +18,8 @@ def change_settings(settings: Sequence[str], check: Callable[[], object], folder
             _restore(before)  # the files that were set, or what has just been removed from them can't be removed again
             wrong = next((one for one in settings if not _set([one], folder, before)), " -S ".join(settings))
             raise ParamsError(f"-S {wrong}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
+        for file, text in before.items():
+            _require_yaml(file, text)
         check()
     except ParamsError:
         _restore(before)
@@ -48,9 +50,6 @@ def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool
         for file, items in to_path_overrides([*settings]).items():
             before.setdefault(folder / file, (folder / file).read_text(encoding="utf-8"))
             apply_overrides(folder / file, [item if item[0] in "+~" else f"++{item}" for item in items])
-            _require_yaml(folder / file, before[folder / file])
-    except ParamsError:
-        raise
     except Exception:  # errors of DVC, and those of Hydra, OmegaConf and ruamel.yaml that it doesn't catch
         return False
     return True

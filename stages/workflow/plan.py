@@ -78,9 +78,10 @@ def main() -> None:
 
     from rich.console import Console
 
+    from stages.workflow.core.settings import PIPELINES
     from stages.workflow.run import check_settings
 
-    known = [str(file.parent.name) for file in sorted(paths.PIPELINES.glob(f"*/{paths.PIPELINE}"))]
+    known = [name for name in PIPELINES if name]
     if unknown := [name for name in asked.pipelines if name not in known]:
         raise ParamsError(f"{unknown[0]!r} is no pipeline{did_you_mean(unknown[0], known)}; known: {', '.join(known)}")
     targets = [f"{paths.PIPELINES}/{name}/{paths.PIPELINE}" for name in asked.pipelines] or [str(paths.PIPELINE)]

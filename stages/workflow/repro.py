@@ -140,7 +140,7 @@ def _steps(repo: Repo, targets: Sequence[str] | None) -> tuple:
         chosen = collect_stages(repo, targets)
     except (StageNotFound, StageFileDoesNotExistError) as problem:
         names = [name for stage in repo.index.stages for name in (stage.name, stage.relpath)]
-        known = [*names, *{name.partition("@")[0]: "" for name in names}]  # a cell, or all of a stage
+        known = [*names, *dict.fromkeys(name.partition("@")[0] for name in names)]  # a cell, or all of a stage
         wanted = getattr(problem, "name", None) or os.path.relpath(problem.file)
         raise StorageError(f"{wanted}: there is no such target{did_you_mean(wanted, known)}") from None
     main = str(paths.PIPELINE.absolute())

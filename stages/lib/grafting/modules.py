@@ -77,17 +77,23 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
 
 def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
+    before, after = fitting(base, tuned, mask)
+    buffers = {name for name, _ in base.named_buffers()}
+    heads = _heads(base)
+    whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
+    places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
+    return places + [(before[name], None, after[name].detach().clone()) for name in whole]
+
+
+def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str, Tensor]]:
+    """Parameters and buffers of both; raises ModelError if they or the mask are of several architectures."""
     before, after = _pair(base, tuned)
     if not isinstance(mask, GraftMask):
         raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
     for name, shape in mask.region.shapes.items():
         if name not in before or before[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
-    buffers = {name for name, _ in base.named_buffers()}
-    heads = _heads(base)
-    whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
-    places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
-    return places + [(before[name], None, after[name].detach().clone()) for name in whole]
+    return [before, after]
 
 
 def read(places: Places) -> Places:

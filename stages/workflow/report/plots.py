@@ -78,8 +78,7 @@ class _Plot:
                 if units > 1 and not figure.growing
                 else "whiskers: standard deviation over seeds"
             )
-        tasks = {**({"task": self.count(["task"])} if "task" in self.rows else {}), "seed": seeds}
-        sample = counts(**{name: number for name, number in tasks.items() if number})
+        sample = counts(**{name: number for name in ("task", "seed") if (number := self.count([name]))})
         told = ", ".join(notes)
         return "; ".join(filter(None, [told[:1].upper() + told[1:], f"n = {sample}" if sample else ""]))
 
