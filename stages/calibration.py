@@ -1,6 +1,6 @@
 """calibration: calibration error of all models of one seed."""
 
-from stages.lib.io import read_json, require, write_sealed
+from skill_grafting.io import read_json, require, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -11,8 +11,8 @@ def main(seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
 
-    from stages.lib.metrics.scores import calibration_scores
-    from stages.lib.metrics.temperature import frontier
+    from skill_grafting.metrics.scores import calibration_scores
+    from skill_grafting.metrics.temperature import frontier
     from stages.workflow.core.stored import read_cell
 
     settings = params.calibration

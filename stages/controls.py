@@ -13,7 +13,7 @@ def main(seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
     params = load_params("tasks", *MODEL, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps")
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.workflow.core.evaluation.controls import predict_controls
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

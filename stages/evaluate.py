@@ -1,6 +1,6 @@
 """evaluate: predictions of the grafted models of one (task, seed), and scores of all its models."""
 
-from stages.lib.io import write_sealed
+from skill_grafting.io import write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -11,8 +11,8 @@ def main(task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
     params = load_params(*MODEL, "finetune", "graft.region", "calibration.graft_alphas", "calibration.refit_head_steps")
 
-    from stages.lib import runtime
-    from stages.lib.metrics.scores import classification_scores
+    from skill_grafting import runtime
+    from skill_grafting.metrics.scores import classification_scores
     from stages.workflow.core.evaluation.grafts import predict_grafts
     from stages.workflow.core.stored import read_cell, read_task
 

@@ -1,6 +1,6 @@
 """fetch: the data sets of all tasks, and their out-of-distribution test sets, as tables."""
 
-from stages.lib.io import replacing
+from skill_grafting.io import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -15,10 +15,10 @@ def main() -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from stages.lib.data.packages import download
-    from stages.lib.data.tasks import resolve_tasks
-    from stages.lib.errors import DataError
-    from stages.lib.progress import progress
+    from skill_grafting.data.packages import download
+    from skill_grafting.data.tasks import resolve_tasks
+    from skill_grafting.errors import DataError
+    from skill_grafting.progress import progress
     from stages.workflow.core.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
 
     specs, _ = resolve_tasks(settings.task)

@@ -1,6 +1,6 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from stages.lib.io import replacing, write_sealed
+from skill_grafting.io import replacing, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -11,11 +11,11 @@ def main(task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or use a checkpoint from elsewhere; save an ordinary model folder."""
     params = load_params(*MODEL, "finetune")
 
-    from stages.lib import runtime
-    from stages.lib.models.loading import save_model
-    from stages.lib.progress import progress
-    from stages.lib.training.finetuning import finetune
-    from stages.lib.training.taking_over import take_over
+    from skill_grafting import runtime
+    from skill_grafting.models.loading import save_model
+    from skill_grafting.progress import progress
+    from skill_grafting.training.finetuning import finetune
+    from skill_grafting.training.taking_over import take_over
     from stages.workflow.core.cells import open_training
     from stages.workflow.core.live import live_curves
 

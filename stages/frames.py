@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.lib.errors import DataError
-from stages.lib.grafting.mask_indices import head_size, read_header
-from stages.lib.io import read_json, require
-from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.lib.metrics.scores import drawn_scores
-from stages.lib.metrics.variants import (
+from skill_grafting.errors import DataError
+from skill_grafting.grafting.mask_indices import head_size, read_header
+from skill_grafting.io import read_json, require
+from skill_grafting.metrics.gain import add_gain, scores_of_ends
+from skill_grafting.metrics.scores import drawn_scores
+from skill_grafting.metrics.variants import (
     CONTROLS,
     FINETUNED,
     GRAFT_REFITTED,
@@ -29,8 +29,8 @@ from stages.lib.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from stages.lib.settings import Params
-from stages.lib.words import MARKS, counts, small_percent
+from skill_grafting.settings import Params
+from skill_grafting.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_cell, read_task
 from stages.workflow.records import Records, Row, frame_of, grid, label_kinds, require_files, run_frame

@@ -10,12 +10,12 @@ def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
     params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
 
-    from stages.lib import runtime
-    from stages.lib.grafting.mask_file import StoredMask, read_order, require_model, write_mask
-    from stages.lib.localizers.evidence import counted
-    from stages.lib.localizers.movement import rank_by_movement
-    from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-    from stages.lib.progress import progress
+    from skill_grafting import runtime
+    from skill_grafting.grafting.mask_file import StoredMask, read_order, require_model, write_mask
+    from skill_grafting.localizers.evidence import counted
+    from skill_grafting.localizers.movement import rank_by_movement
+    from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+    from skill_grafting.progress import progress
     from stages.workflow.core.cells import GraftCell, evidence_of
 
     name, movement = params.graft.localizer, paths.movement(task, seed)

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from stages.lib.io import replacing
+from skill_grafting.io import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -18,10 +18,10 @@ def main() -> None:
     )  # fmt: skip
     model = params.model
 
-    from stages.lib.models.importing import import_model
-    from stages.lib.models.sources import obtain
-    from stages.lib.precision import native_precision, write_precision
-    from stages.lib.runtime import device_of
+    from skill_grafting.models.importing import import_model
+    from skill_grafting.models.sources import obtain
+    from skill_grafting.precision import native_precision, write_precision
+    from skill_grafting.runtime import device_of
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))

@@ -10,10 +10,10 @@ def main(task: str, seed: int) -> None:
     """Store the order of the parameters that moved most, as many as the largest later mask needs."""
     params = load_params("movement", "graft.region")
 
-    from stages.lib.grafting.mask_file import write_order
-    from stages.lib.localizers.movement import movement_order
-    from stages.lib.models.anatomy import read_anatomy
-    from stages.lib.models.loading import read_tensors
+    from skill_grafting.grafting.mask_file import write_order
+    from skill_grafting.localizers.movement import movement_order
+    from skill_grafting.models.anatomy import read_anatomy
+    from skill_grafting.models.loading import read_tensors
 
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(params.graft.region)

@@ -13,7 +13,7 @@ def main(seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
     params = load_params("tasks", *MODEL)
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.workflow.core.evaluation.reference import predict_reference
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

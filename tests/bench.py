@@ -25,20 +25,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from stages.lib import runtime
-from stages.lib.data.encoding import Example
-from stages.lib.grafting import apply, region
-from stages.lib.grafting.region import Region, portions
-from stages.lib.localizers import learned
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.localizers.grown import grow
-from stages.lib.localizers.learned import MaskLogits, learn_mask
-from stages.lib.localizers.movement import movement_mask, movement_order
-from stages.lib.localizers.registry import Budget
-from stages.lib.models.anatomy import LAYERS
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import loss_gradient, predict
-from stages.lib.training.training import TrainPlan, train
+from skill_grafting import runtime
+from skill_grafting.data.encoding import Example
+from skill_grafting.grafting import apply, region
+from skill_grafting.grafting.region import Region, portions
+from skill_grafting.localizers import learned
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.grown import grow
+from skill_grafting.localizers.learned import MaskLogits, learn_mask
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.registry import Budget
+from skill_grafting.models.anatomy import LAYERS
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import loss_gradient, predict
+from skill_grafting.training.training import TrainPlan, train
 from tests.dvc_project import TINY, make_original, twin
 from tests.memory import PeakBytes
 from tests.pico import FILLERS, TOY, localizer_settings, word_tokenizer

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from filelock import FileLock
 from torch import Tensor
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.grafting.mask_file import StoredMask, write_mask, write_order
-from stages.lib.grafting.region import Region
-from stages.lib.io import write_json, write_rows
-from stages.lib.localizers.movement import movement_mask, movement_order
-from stages.lib.models.anatomy import ModelSpec, read_anatomy
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import read_tensors, save_model
-from stages.lib.training.finetuning import TrainingCell, finetune
+from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.grafting.mask_file import StoredMask, write_mask, write_order
+from skill_grafting.grafting.region import Region
+from skill_grafting.io import write_json, write_rows
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.models.anatomy import ModelSpec, read_anatomy
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import read_tensors, save_model
+from skill_grafting.training.finetuning import TrainingCell, finetune
 from stages.study.endpoints import anchor
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

@@ -32,7 +32,7 @@ def quick_torch():
     """One thread: pico models wait for each other otherwise."""
     import torch
 
-    from stages.lib.models.loading import quiet_transformers
+    from skill_grafting.models.loading import quiet_transformers
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -76,7 +76,7 @@ def pico_gpt2(make_once):
 @pytest.fixture(scope="session")
 def make_cell(make_once, pico_bert, pico_llama):
     """make_cell(mode), or make_cell(mode, "pairs"): imported and fine-tuned by the project's own code."""
-    from stages.lib.models.importing import import_model
+    from skill_grafting.models.importing import import_model
     from tests.cells import TASKS, Cell, rows_of
     from tests.pico import model_settings
 
@@ -113,7 +113,7 @@ def triple():
     """(region, pretrained, finetuned) of seeded numbers; the region's order is not alphabetical."""
     import torch
 
-    from stages.lib.grafting.region import Region
+    from skill_grafting.grafting.region import Region
 
     region = Region({"b.weight": (7, 5), "a.bias": (11,), "c.weight": (3, 2, 4), "d.scale": (1,)})
     generator = torch.Generator().manual_seed(7)

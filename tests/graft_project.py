@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from stages.lib.grafting.apply import transplant, values_at
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.localizers.movement import movement_mask, movement_order
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import reset_to_pretrained
-from stages.lib.models.predicting import predict
-from stages.lib.patches.__main__ import main
+from skill_grafting.grafting.apply import transplant, values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.label_model import reset_to_pretrained
+from skill_grafting.models.predicting import predict
+from skill_grafting.patches.__main__ import main
 from tests.cells import Cell
 from tests.pico import TOY
 

@@ -15,14 +15,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Region
-from stages.lib.localizers.names import NAMES
-from stages.lib.localizers.registry import localizer_of
-from stages.lib.models.label_model import LabelModel
-from stages.lib.runtime import Runtime
-from stages.lib.settings import FinetuneParams, ModelParams, Section
+from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import localizer_of
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import FinetuneParams, ModelParams, Section
 from stages.workflow.core.sections import GraftParams, LocalizerParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]

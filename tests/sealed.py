@@ -10,10 +10,10 @@ from safetensors import torch as tensor_files
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from stages.lib.digest import UNSEALED, seal
-from stages.lib.grafting.mask_file import StoredMask
-from stages.lib.patches.patch_file import PatchMetadata
-from stages.lib.patches.patch_file import read_patch as read_patch_file
+from skill_grafting.digest import UNSEALED, seal
+from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.patches.patch_file import PatchMetadata
+from skill_grafting.patches.patch_file import read_patch as read_patch_file
 
 
 def save_sealed(path: Path, tensors: dict[str, np.ndarray], header: Any, key: str = "graft") -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.lib import runtime
+from skill_grafting import runtime
 from tests import bench
 
 

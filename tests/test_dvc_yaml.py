@@ -16,9 +16,9 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from stages.lib.data.tasks import registry
-from stages.lib.localizers.names import NAMES, SHARED
-from stages.lib.settings import RuntimeParams
+from skill_grafting.data.tasks import registry
+from skill_grafting.localizers.names import NAMES, SHARED
+from skill_grafting.settings import RuntimeParams
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, OWNERS, RUNTIME, params_file
 from stages.workflow.core.stage import _script_module
@@ -131,7 +131,7 @@ def loads_a_localizer_by_name(name: str) -> bool:
 def needed(name: str, localizer: str = "") -> set[Path]:
     """The files that a stage imports: from its script, from its pipeline's settings, and from a localizer that it loads by name."""
     roots = [script(name).relative_to(ROOT), module_file(settings_module(name))]
-    roots += [Path(f"stages/lib/localizers/{localizer}.py")] if localizer else []
+    roots += [Path(f"stages/skill_grafting/localizers/{localizer}.py")] if localizer else []
     return closure(*roots)
 
 
@@ -168,10 +168,10 @@ def test_no_stage_but_a_report_depends_on_a_report(name):
 
 
 def test_a_localizer_that_only_its_own_stages_load_is_no_part_of_the_library_that_others_depend_on():
-    library = files_of("stages/lib")
-    inside = {name for name in NAMES if Path(f"stages/lib/localizers/{name}.py") in library}
+    library = files_of("stages/skill_grafting")
+    inside = {name for name in NAMES if Path(f"stages/skill_grafting/localizers/{name}.py") in library}
     assert inside == {*SHARED} < {*NAMES}
-    assert closure(*(Path(f"stages/lib/localizers/{name}.py") for name in SHARED)) <= library
+    assert closure(*(Path(f"stages/skill_grafting/localizers/{name}.py") for name in SHARED)) <= library
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -179,7 +179,7 @@ def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
     """By its name, or, where a method or a share stands for it, as one of those that are part of the library."""
     # the check of settings asks each localizer what there is to set
     check = Path("stages/workflow/core/settings.py")
-    files = {path for path in needed(name) - {check} if path.parent != Path("stages/lib/localizers")}
+    files = {path for path in needed(name) - {check} if path.parent != Path("stages/skill_grafting/localizers")}
     if any(calls(ROOT / path, "find_mask", "localizer_of") for path in files):
         fixed = {
             node.value
@@ -335,7 +335,7 @@ def test_starting_a_stage_loads_no_heavy_library():
         return {*json.loads(result.stdout)} & {*heavy}
 
     assert loaded(*map(module, ALL), "stages.commands.profile") == set()
-    assert loaded("stages.lib.metrics.predictions") >= {"numpy"}
+    assert loaded("skill_grafting.metrics.predictions") >= {"numpy"}
     assert not loaded("stages.workflow.plan", "stages.workflow.repro") & {"torch", "transformers"}
     assert loaded("stages.workflow.run") == set(), "which each fork of a stage imports anew"
 

@@ -7,12 +7,15 @@ from pathlib import Path
 import networkx
 import pytest
 
+# the floors of the library, the lowest first; what stands beside them is at the bottom (io, errors, ...) or on top (api)
+FLOORS = ("grafting", "metrics", "localizers", "merging", "data", "models", "training", "patches")
 ROOT = Path(__file__).parents[1]
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Dotted name -> file of every module of stages."""
-    names = {path: path.relative_to(root).with_suffix("").parts for path in (root / "stages").rglob("*.py")}
+    """Dotted name -> file of every module, by the name that it is imported by."""
+    names = {path: path.relative_to(root / "stages").with_suffix("").parts for path in (root / "stages").rglob("*.py")}
+    names = {path: parts if parts[0] == "skill_grafting" else ("stages", *parts) for path, parts in names.items()}
     return {".".join(part for part in parts if part != "__init__"): path for path, parts in names.items()}
 
 
@@ -31,7 +34,6 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
 def edges(root: Path) -> set[tuple[str, str]]:
     known = modules(root)
     found = {(name, other) for name, path in known.items() for other in imported(name, path, known)}
-    # the library is skill_grafting where it is installed
     return {(name, other) for name, other in found if name != other and other.startswith(("stages", "skill_grafting"))}
 
 
@@ -41,7 +43,7 @@ def circles(found: set[tuple[str, str]]) -> list[set[str]]:
 
 def leaving(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """The imports by which the library is left."""
-    return {(a, b) for a, b in found if a.startswith("stages.lib") and not f"{b}.".startswith("stages.lib.")}
+    return {(a, b) for a, b in found if a.startswith("skill_grafting") and not f"{b}.".startswith("skill_grafting.")}
 
 
 def test_the_library_stands_by_itself_and_nothing_imports_itself():
@@ -50,19 +52,25 @@ def test_the_library_stands_by_itself_and_nothing_imports_itself():
     assert leaving(found) == set() and circles(found) == []
 
 
+def test_the_library_has_one_name_and_no_floor_imports_a_higher_one():
+    found = edges(ROOT)
+    assert not [(a, b) for a, b in found if f"{b}.".startswith("stages.skill_grafting.")]
+    floors = {name: number for number, name in enumerate(FLOORS)}
+    on = {name: floors[name.split(".")[1]] for edge in found for name in edge if name.startswith("skill_grafting.") and name.split(".")[1] in floors}
+    assert not [(a, b) for a, b in found if on.get(a, len(on)) < on.get(b, -1)]
+
+
 @pytest.mark.parametrize(
     ("text", "leaves", "circle"),
     [
         ("from stages.study import frames", True, False),
-        ("import skill_grafting", True, False),
-        ("def f():\n    from .. import settings", True, False),
         ("def f():\n    from .b import g", False, True),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import g", False, True),
         ("from . import c", False, False),
     ],
 )
 def test_what_must_not_be_is_found(tmp_path, text, leaves, circle):
-    library = tmp_path / "stages/lib"
+    library = tmp_path / "stages/skill_grafting"
     library.mkdir(parents=True)
     for name, content in {"__init__": "", "a": text, "b": "from . import a", "c": ""}.items():
         (library / f"{name}.py").write_text(content)

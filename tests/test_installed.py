@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.lib.patches.__main__ import COMMANDS, EXTRA
+from skill_grafting.patches.__main__ import COMMANDS, EXTRA
 from tests.graft_project import MASK, ROOT, graft, make_project
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -58,10 +58,10 @@ def names(pins: list[str]) -> set[str]:
 
 
 def test_the_package_has_every_folder_of_the_library_and_no_other():
-    folders = {path.parent.relative_to(ROOT / "stages/lib") for path in (ROOT / "stages/lib").rglob("*.py")}
+    folders = {path.parent.relative_to(ROOT / "stages/skill_grafting") for path in (ROOT / "stages/skill_grafting").rglob("*.py")}
     packages = PROJECT["tool"]["setuptools"]["packages"]
     assert {*packages} == {".".join(["skill_grafting", *folder.parts]) for folder in folders}
-    kinds = {path.suffix for path in (ROOT / "stages/lib").rglob("*.*") if path.is_file()} - {".py", ".pyc"}
+    kinds = {path.suffix for path in (ROOT / "stages/skill_grafting").rglob("*.*") if path.is_file()} - {".py", ".pyc"}
     assert {f"*{kind}" for kind in kinds} == {*PROJECT["tool"]["setuptools"]["package-data"]["*"]}
 
 
@@ -79,7 +79,7 @@ def installed(tmp_path_factory) -> Path:
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "stages/lib", source / "stages/lib", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "stages/skill_grafting", source / "stages/skill_grafting", ignore=shutil.ignore_patterns("__pycache__"))
     options = "--quiet --no-deps --no-build-isolation --no-index --no-compile --disable-pip-version-check".split()
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, source], check=True)
     return target
@@ -124,11 +124,11 @@ def test_a_patch_is_put_on_with_what_pip_installs(installed, make_cell, tmp_path
 
 WITHOUT_EXTRAS = f"""
 {BLOCKED}
-from stages.lib.patches.__main__ import main
+from skill_grafting.patches.__main__ import main
 assert not {{'torch', 'transformers', 'numpy'}} & {{*sys.modules}}, "read before heavy libraries"
-from stages.lib import grafted, load_graft, open_patch
+from skill_grafting import grafted, load_graft, open_patch
 try:
-    import stages.lib.patches.export
+    import skill_grafting.patches.export
 except ImportError:
     main(["--help"])
 """

@@ -4,17 +4,15 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-import stages.lib
+from skill_grafting.errors import DataError, ParamsError
+from skill_grafting.io import read_json
 from stages.commands import profile
-from stages.lib.errors import DataError, ParamsError
-from stages.lib.io import read_json
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS as SECTIONS
@@ -24,10 +22,10 @@ from tests.test_dvc_yaml import ALL, lies_in, output_paths
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("README", *(f"stages/{name}" for name in ("PAPER", "DEVIATIONS", "FORMAT", "SCALING")))
+PAGES = ("README", *(f"docs/{name}" for name in ("PAPER", "DEVIATIONS", "FORMAT", "SCALING")))
 TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 # with the pages whose commands and settings belong together (tests/test_everyday.py) or are made of the code
-WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "stages").glob("*.md")))
+WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
 MOST_WORDS, MOST_IN_ALL = 900, 12_000
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # files inside folders that are made, a file of the user's, and one that every pipeline may have
@@ -158,7 +156,7 @@ def is_there(path: str) -> bool:
     example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
     return (
         (ROOT / plain).exists()
-        or (ROOT / "stages" / plain).exists()
+        or (ROOT / "stages" / plain).exists() or (ROOT / "docs" / plain).exists()
         or plain in (str(paths.PAGE), str(paths.LIVE))
         or any(lies_in(example, made) for made in MADE)
         or plain.startswith(("data/local/", "models/local/", ".dvc/tmp/"))
@@ -168,27 +166,26 @@ def is_there(path: str) -> bool:
 
 def test_every_path_that_is_named_exists_or_is_made():
     named = paths_named()
-    assert {"stages/lib/grafting/apply.py", "metrics/summary.md", "params.yaml"} <= named
+    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "params.yaml"} <= named
     assert [path for path in sorted(named) if not is_there(path)] == []
-    assert not is_there("stages/lib/grafting/applied.py") and not is_there("plots/nothing.png")
+    assert not is_there("stages/skill_grafting/grafting/applied.py") and not is_there("plots/nothing.png")
 
 
 def test_the_first_page_is_short_and_leads_to_all_others():
     assert len(README.split()) <= MOST_WORDS
-    made = ROOT / "stages/REPRODUCTION.md"
+    made = ROOT / "docs/REPRODUCTION.md"
     pages = [
         *ROOT.glob("*.md"),
-        *(ROOT / "stages").glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
         *ROOT.glob("data/local/*.md"),
         *ROOT.glob("models/*/*.md"),
     ]
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages if page != made) <= MOST_IN_ALL
-    linked = {*re.findall(r"\]\((?:stages/)?(\w+)\.md\)", README)}
-    assert {path.stem for path in (ROOT / "stages").glob("*.md")} <= linked
+    linked = {*re.findall(r"\]\((?:docs/)?(\w+)\.md\)", README)}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= linked
 
 
-def test_the_python_of_the_first_page_runs_as_it_is_printed(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "skill_grafting", stages.lib)
+def test_the_python_of_the_first_page_runs_as_it_is_printed(capsys):
     [block] = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     exec(block, {})
     size, losses = capsys.readouterr().out.splitlines()

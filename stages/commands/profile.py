@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.lib.command import guarded
-from stages.lib.errors import ParamsError, did_you_mean
-from stages.lib.yaml12 import load_yaml
+from skill_grafting.command import guarded
+from skill_grafting.errors import ParamsError, did_you_mean
+from skill_grafting.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file, read_files

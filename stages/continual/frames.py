@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pandas as pd
 
+from skill_grafting.errors import DataError
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import counts, words
 from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.lib.errors import DataError
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.settings import Params
-from stages.lib.words import counts, words
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
 
 NAIVE, GRAFTING = "naive", "grafting"

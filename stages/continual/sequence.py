@@ -1,6 +1,6 @@
 """sequence: tasks learned one after another in one order by one method, for one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -17,8 +17,8 @@ def main(method: str, order: str, seed: int) -> None:
     if not getattr(params.order, order):
         return
 
+    from skill_grafting import runtime
     from stages.continual.experiment.run_sequence import run_sequence
-    from stages.lib import runtime
 
     print(run_sequence(method, order, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stages.lib.settings import Count, Name, Positive, Section, Tasks
+from skill_grafting.settings import Count, Name, Positive, Section, Tasks
 from stages.workflow.core.rules import Choice, Values, is_on, not_among
 
 

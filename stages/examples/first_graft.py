@@ -9,9 +9,10 @@ import copy
 import sys
 
 import matplotlib
-import skill_grafting as sg
 import torch
 from torch import nn
+
+import skill_grafting as sg
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

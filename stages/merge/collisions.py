@@ -5,8 +5,8 @@ from math import prod
 
 import torch
 
-from stages.lib.grafting.mask_file import StoredMask
-from stages.lib.grafting.region import Tensors
+from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.region import Tensors
 
 
 def count_collisions(grafts: Sequence[StoredMask], pretrained: Tensors) -> dict[str, int | float]:

@@ -1,6 +1,6 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
@@ -16,7 +16,7 @@ def main(method: str, seed: int) -> None:
     params.localizer = load_localizer(method)
     make_folders(paths.stage_dir("combination", (method,), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.merge.merged_models import combine
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

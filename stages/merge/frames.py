@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from stages.lib.merging.names import MEAN, MERGED, read_localized
-from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.lib.settings import Params
-from stages.lib.words import counted, counts, percent, small_percent, words
+from skill_grafting.merging.names import MEAN, MERGED, read_localized
+from skill_grafting.metrics.gain import add_gain, scores_of_ends
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import counted, counts, percent, small_percent, words
 from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
 
 STITCHED = f"stitch_{MEAN}"

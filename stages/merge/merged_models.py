@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stages.lib.data.encoding import Example
-from stages.lib.grafting.apply import transplant
-from stages.lib.grafting.mask_file import StoredMask, read_mask_for
-from stages.lib.grafting.region import Tensors
-from stages.lib.io import read_rows, write_sealed
-from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.merging import names
-from stages.lib.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
-from stages.lib.merging.stitch import stitch
-from stages.lib.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
-from stages.lib.metrics.classification import accuracy
-from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
-from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
-from stages.lib.models.loading import bytes_of, read_tensors
-from stages.lib.models.predicting import predict
-from stages.lib.models.shared import SharedModel
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import Params
+from skill_grafting.data.encoding import Example
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
+from skill_grafting.grafting.region import Tensors
+from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.merging import names
+from skill_grafting.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
+from skill_grafting.merging.stitch import stitch
+from skill_grafting.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
+from skill_grafting.metrics.classification import accuracy
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.scores import Row, score_rows
+from skill_grafting.metrics.variants import FINETUNED
+from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.predicting import predict
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import Params
 from stages.merge.collisions import count_collisions
 from stages.merge.settings import AlphaSearch, CombinationParams
 from stages.workflow.core import paths

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import Field
 
-from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import SHARED
-from stages.lib.merging.names import NAMES, read_localized
-from stages.lib.settings import Count, Name, Section, Share, Tasks, Weight
+from skill_grafting.errors import did_you_mean
+from skill_grafting.localizers.names import SHARED
+from skill_grafting.merging.names import NAMES, read_localized
+from skill_grafting.settings import Count, Name, Section, Share, Tasks, Weight
 from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
 
 

@@ -9,14 +9,14 @@ from itertools import permutations, product
 
 import pandas as pd
 
-from stages.lib.grafting.mask_indices import read_header, read_indices
-from stages.lib.metrics.classification import accuracy
-from stages.lib.metrics.gain import gained, relative_gain
-from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
-from stages.lib.metrics.predictions import first_rows, read_predictions
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.settings import Params
-from stages.lib.words import percent, small_percent, words
+from skill_grafting.grafting.mask_indices import read_header, read_indices
+from skill_grafting.metrics.classification import accuracy
+from skill_grafting.metrics.gain import gained, relative_gain
+from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
+from skill_grafting.metrics.predictions import first_rows, read_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import percent, small_percent, words
 from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 

@@ -1,6 +1,6 @@
 """joint: one model fine-tuned on several tasks at once, in one way, for one seed."""
 
-from stages.lib.io import make_folders, read_rows, replacing, write_sealed
+from skill_grafting.io import make_folders, read_rows, replacing, write_sealed
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -16,9 +16,9 @@ def main(paradigm: str, seed: int) -> None:
         make_folders(paths.joint(paradigm, seed))
         return
 
-    from stages.lib import runtime
-    from stages.lib.progress import progress
-    from stages.lib.training.finetuning import settings_of
+    from skill_grafting import runtime
+    from skill_grafting.progress import progress
+    from skill_grafting.training.finetuning import settings_of
     from stages.multitask.experiment.joint_model import save_joint
     from stages.multitask.experiment.joint_training import JointPlan, train_joint
     from stages.workflow.core.stored import read_task

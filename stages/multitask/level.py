@@ -1,6 +1,6 @@
 """level: the accuracies of the joint and of the pretrained model on every task, which relative gains refer to."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -14,7 +14,7 @@ def main(paradigm: str, seed: int) -> None:
     if not params.multitask.tasks:
         return
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.multitask.experiment.joint_baselines import measure_baselines
 
     print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))

@@ -1,6 +1,6 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
 
-from stages.lib.io import write_json
+from skill_grafting.io import write_json
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
@@ -17,7 +17,7 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
             write_json(paths.SKILL / paradigm / localizer / str(seed) / str(size) / "none.json", {"tasks": []})
         return
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.multitask.experiment.task_masks import find_task_masks
 
     print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))

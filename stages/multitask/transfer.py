@@ -1,6 +1,6 @@
 """transfer: every region of one joint model, and every union of them, grafted and tested on every task."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -17,7 +17,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     if not params.multitask.tasks:
         return
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.multitask.experiment.transfer_matrix import transfer
 
     print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))

@@ -6,10 +6,10 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
-from stages.lib.metrics.gain import add_gain, scores_of_ends
-from stages.lib.metrics.variants import GRAFTED, SIGNS
-from stages.lib.settings import Params
-from stages.lib.words import percent, words
+from skill_grafting.metrics.gain import add_gain, scores_of_ends
+from skill_grafting.metrics.variants import GRAFTED, SIGNS
+from skill_grafting.settings import Params
+from skill_grafting.words import percent, words
 from stages.smallest.experiment.code_length import certified_error, rows_for
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, require_files, run_frame
 from stages.workflow.report.stats import Estimate, estimate

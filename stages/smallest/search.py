@@ -1,6 +1,6 @@
 """search: the smallest grafts by one localizer that bring most of the gain, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -15,7 +15,7 @@ def main(localizer: str, seed: int) -> None:
     )  # fmt: skip
     make_folders(paths.stage_dir("search", (localizer,), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.smallest.experiment.smallest_graft import search
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

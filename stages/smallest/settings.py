@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from stages.lib.settings import Name, Section, Share, Tasks
+from skill_grafting.settings import Name, Section, Share, Tasks
 from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
 

@@ -1,6 +1,6 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
     make_folders(paths.stage_dir("anchor", (), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.endpoints import anchor
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

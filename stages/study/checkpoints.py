@@ -13,18 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.lib.errors import ParamsError
-from stages.lib.grafting.apply import graft
-from stages.lib.localizers.registry import Budget, FoundMask, find_mask
-from stages.lib.metrics.variants import GRAFTED
-from stages.lib.models.anatomy import HEAD, read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import read_tensors
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import at_point, train_again
+from skill_grafting.errors import ParamsError
+from skill_grafting.grafting.apply import graft
+from skill_grafting.localizers.registry import Budget, FoundMask, find_mask
+from skill_grafting.metrics.variants import GRAFTED
+from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training

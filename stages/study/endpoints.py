@@ -1,16 +1,16 @@
 """The models that variants of a cell are compared with: both ends of every graft, and pruning without retraining."""
 
-from stages.lib.grafting.readout import prune
-from stages.lib.grafting.select import top_k
-from stages.lib.io import read_rows
-from stages.lib.localizers.movement import movement
-from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
-from stages.lib.metrics.scores import score_rows
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.readout import prune
+from skill_grafting.grafting.select import top_k
+from skill_grafting.io import read_rows
+from skill_grafting.localizers.movement import movement
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.evaluation.study_cell import train_set, write_record

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.grafting.mask_file import read_mask
-from stages.lib.metrics.composition import BIAS as BIASES
-from stages.lib.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from stages.lib.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
-from stages.lib.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
-from stages.lib.settings import Params
-from stages.lib.words import counted, percent, small_percent
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.metrics.composition import BIAS as BIASES
+from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
+from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
+from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
+from skill_grafting.settings import Params
+from skill_grafting.words import counted, percent, small_percent
 from stages.study import bound
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, label_kinds, require_files, run_frame

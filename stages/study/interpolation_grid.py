@@ -3,11 +3,11 @@
 from functools import partial
 from itertools import product
 
-from stages.lib.grafting.apply import wise_ft, wise_graft
-from stages.lib.grafting.mask_file import read_mask
-from stages.lib.metrics.variants import WISE_FT, WISE_GRAFT
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.apply import wise_ft, wise_graft
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from stages.lib.grafting.apply import graft
-from stages.lib.grafting.mask_file import StoredMask, read_order, require_model, write_mask, write_order
-from stages.lib.localizers.evidence import counted
-from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.metrics.variants import GRAFTED
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask_file import StoredMask, read_order, require_model, write_mask, write_order
+from skill_grafting.localizers.evidence import counted
+from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+from skill_grafting.metrics.variants import GRAFTED
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record

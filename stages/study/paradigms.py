@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from stages.lib.grafting.apply import graft
-from stages.lib.localizers.movement import movement_mask, movement_order
-from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.metrics.scores import score_rows
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import finetune, settings_of
+from skill_grafting.grafting.apply import graft
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training
 from stages.workflow.core.evaluation.study_cell import study_sets, write_record
 

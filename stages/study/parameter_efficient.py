@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import TrainingCell
-from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import TrainingCell
+from skill_grafting.training.grid import Point, Trained, search
+from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.peft_methods import attach, trained_parameters
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths

@@ -1,6 +1,6 @@
 """peft: one parameter-efficient method trained from the pretrained model, for the tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -15,7 +15,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
     make_folders(paths.stage_dir("peft", (method,), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.parameter_efficient import train_and_measure
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stages.lib.errors import ModelError, did_you_mean
-from stages.lib.grafting.region import Tensors
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.structure import block_names
+from skill_grafting.errors import ModelError, did_you_mean
+from skill_grafting.grafting.region import Tensors
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.structure import block_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,6 +1,6 @@
 """rank: the order in which one localizer chooses the parameters of one seed's tasks."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -12,7 +12,7 @@ def main(localizer: str, seed: int) -> None:
     params = load_params("tasks", *MODEL, "movement", "graft.region", "study.tasks", f"localizer.{localizer}")
     make_folders(paths.RANK / str(seed) / localizer)
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.localizer_sweep import rank
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from stages.lib.grafting.apply import graft
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import read_mask
-from stages.lib.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import FinetuneParams, Params
-from stages.lib.training.finetuning import Finetuned, finetune
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import FinetuneParams, Params
+from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_training
 from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record

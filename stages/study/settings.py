@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.settings import AdamWParams, Count, Name, Part, Positive, Rates, Section, Share, Tasks, Weight
+from skill_grafting.settings import AdamWParams, Count, Name, Part, Positive, Rates, Section, Share, Tasks, Weight
 from stages.workflow.core.rules import Choice, Values, is_on, not_among, unknown_localizers
 from stages.workflow.core.sections import beyond_order
 

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -17,7 +17,7 @@ def main(localizer: str, seed: int) -> None:
     )  # fmt: skip
     make_folders(paths.SWEEP / localizer / str(seed), paths.METRICS / "sweep" / localizer / str(seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.localizer_sweep import sweep
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

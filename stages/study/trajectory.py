@@ -1,6 +1,6 @@
 """trajectory: checkpoints of fine-tuning and their grafts in one region, for the tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -15,7 +15,7 @@ def main(seed: int) -> None:
     )  # fmt: skip
     make_folders(paths.stage_dir("trajectory", (), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.checkpoints import trace
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

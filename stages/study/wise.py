@@ -1,6 +1,6 @@
 """wise: WiSE-FT and WiSE-graft, all the way from the pretrained to the fine-tuned or grafted model."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -14,7 +14,7 @@ def main(seed: int) -> None:
     )
     make_folders(paths.stage_dir("wise", (), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.study.interpolation_grid import interpolate
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

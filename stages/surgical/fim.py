@@ -1,6 +1,6 @@
 """fim: the FIM score of every layer of the pretrained model, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     params = load_params("tasks", *MODEL, "fim.tasks", "fim.scores")
     make_folders(paths.stage_dir("fim", (), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.surgical.experiment.fisher_scores import score_layers
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

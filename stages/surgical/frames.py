@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stages.lib.errors import DataError
-from stages.lib.grafting.mask_file import read_mask
-from stages.lib.metrics.composition import composition
-from stages.lib.metrics.gain import gained
-from stages.lib.metrics.overlap import kendall
-from stages.lib.settings import Params
-from stages.lib.words import percent
+from skill_grafting.errors import DataError
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.metrics.composition import composition
+from skill_grafting.metrics.gain import gained
+from skill_grafting.metrics.overlap import kendall
+from skill_grafting.settings import Params
+from skill_grafting.words import percent
 from stages.surgical.experiment.selections import order, parse
 from stages.surgical.rankings import (
     CELL,

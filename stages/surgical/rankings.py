@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.metrics.overlap import kendall, spearman
+from skill_grafting.metrics.overlap import kendall, spearman
 from stages.surgical.experiment.selections import order
 from stages.workflow.records import frame_of
 

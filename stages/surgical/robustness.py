@@ -1,6 +1,6 @@
 """robustness: the FIM score of every layer while all of them are fine-tuned, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -12,7 +12,7 @@ def main(seed: int) -> None:
     params = load_params("tasks", *MODEL, "surgery.score", "surgery.training", "robustness.tasks", "robustness.every")
     make_folders(paths.stage_dir("robustness", (), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.surgical.experiment.rank_robustness import watch_training
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

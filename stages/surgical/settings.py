@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.settings import Count, Optimizer, Part, Positive, Rate, Schedule, Section, Share, Tasks, Weight
+from skill_grafting.settings import Count, Optimizer, Part, Positive, Rate, Schedule, Section, Share, Tasks, Weight
 from stages.surgical.experiment.selections import parse
 from stages.workflow.core.rules import Choice, Values, is_on, not_among
 

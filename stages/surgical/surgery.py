@@ -1,6 +1,6 @@
 """surgery: fine-tuning of one selection of layers, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -15,7 +15,7 @@ def main(selection: str, seed: int) -> None:
     )  # fmt: skip
     make_folders(paths.stage_dir("surgery", (selection,), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.surgical.experiment.layer_surgery import operate
 
     machine = runtime.start(params.runtime, paths.PRETRAINED)

@@ -1,6 +1,6 @@
 """disentangle: how far two tasks' vectors of one method disturb each other, for one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -12,7 +12,7 @@ def main(method: str, seed: int) -> None:
     params = load_params("tasks", "talos.tasks", *MODEL, "graft.region", "disentangle.grid")
     make_folders(paths.stage_dir("disentangle", (method,), seed))
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.talos.experiment.disentanglement import disentangle
 
     print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))

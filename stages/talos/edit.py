@@ -1,6 +1,6 @@
 """edit: the task vectors of one method, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
@@ -18,7 +18,7 @@ def main(method: str, seed: int) -> None:
     if not params.talos.tasks:
         return
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.talos.experiment.task_vectors import make_vectors
 
     print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))

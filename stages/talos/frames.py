@@ -7,13 +7,13 @@ from itertools import combinations, product
 import numpy as np
 import pandas as pd
 
-from stages.lib.grafting.mask_file import read_mask
-from stages.lib.merging.arithmetic import normalised
-from stages.lib.metrics.composition import KEY, KINDS, QUERY, by_tensor
-from stages.lib.metrics.gain import relative_gain
-from stages.lib.metrics.overlap import chance_iou, iou
-from stages.lib.metrics.variants import PRETRAINED
-from stages.lib.settings import Params
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.merging.arithmetic import normalised
+from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
+from skill_grafting.metrics.gain import relative_gain
+from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 

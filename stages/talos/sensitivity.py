@@ -1,6 +1,6 @@
 """sensitivity: how much the pretrained model needs its least sensitive parameters, for all tasks of one seed."""
 
-from stages.lib.io import make_folders
+from skill_grafting.io import make_folders
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -17,7 +17,7 @@ def main(seed: int) -> None:
     if not params.talos.tasks:
         return
 
-    from stages.lib import runtime
+    from skill_grafting import runtime
     from stages.talos.experiment.sensitivity_masks import measure_sensitivity
 
     print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime, paths.PRETRAINED))))

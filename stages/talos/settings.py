@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import SHARED
-from stages.lib.settings import (
+from skill_grafting.errors import did_you_mean
+from skill_grafting.localizers.names import SHARED
+from skill_grafting.settings import (
     Count,
     Name,
     Optimizer,

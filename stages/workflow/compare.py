@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.lib.command import guarded
-from stages.lib.errors import DataError, did_you_mean
-from stages.lib.io import write_text
+from skill_grafting.command import guarded
+from skill_grafting.errors import DataError, did_you_mean
+from skill_grafting.io import write_text
 
 from .report.claims import judge
 from .report.publish import derive_with, markdown, report_folders, save_figures

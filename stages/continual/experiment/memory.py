@@ -24,9 +24,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from stages.lib.grafting.apply import transplant
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Tensors, grouped
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Tensors, grouped
 
 
 @dataclass(frozen=True)

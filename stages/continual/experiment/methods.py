@@ -25,26 +25,26 @@ from typing import Any
 
 from torch import Tensor
 
+from skill_grafting.data.batching import shuffled
+from skill_grafting.errors import MaskError
+from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
+from skill_grafting.grafting.region import Region
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.fisher import squared_gradients
+from skill_grafting.models.label_model import put
+from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.runtime import numpy_generator, permuted, seeded_torch
+from skill_grafting.settings import Section
+from skill_grafting.training.course import Part
+from skill_grafting.training.finetuning import train_head_first, trained_names
+from skill_grafting.training.grid import Point, Trained, search
+from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.experiment.memory import Elastic, Piece, put_together, remainder, stored_rows
 from stages.continual.experiment.task_sequence import TaskSequence
 from stages.continual.settings import EwcParams, ReplayParams
-from stages.lib.data.batching import shuffled
-from stages.lib.errors import MaskError
-from stages.lib.grafting.apply import values_at
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
-from stages.lib.grafting.region import Region
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.label_model import put
-from stages.lib.models.loading import bytes_of, read_tensors
-from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import numpy_generator, permuted, seeded_torch
-from stages.lib.settings import Section
-from stages.lib.training.course import Part
-from stages.lib.training.finetuning import train_head_first, trained_names
-from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Batches, Hooks, TrainPlan, train
 from stages.workflow.core import paths
 
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from skill_grafting.metrics.classification import agreement
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
+from skill_grafting.metrics.scores import Row, score_rows
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.predicting import predict
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.continual.experiment.methods import METHODS, Naive
 from stages.continual.experiment.task_sequence import TaskSequence
-from stages.lib.metrics.classification import agreement
-from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions
-from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.models.predicting import predict
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.study_cell import write_record
 

@@ -6,17 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.data.batching import shuffled
-from stages.lib.data.encoding import Example
-from stages.lib.io import read_rows
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import bytes_of
-from stages.lib.models.shared import SharedModel
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams, ModelParams, Params
-from stages.lib.training.finetuning import plan_for, steps_for
-from stages.lib.training.training import Batches, TrainPlan
+from skill_grafting.data.batching import shuffled
+from skill_grafting.data.encoding import Example
+from skill_grafting.io import read_rows
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import bytes_of
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import FinetuneParams, ModelParams, Params
+from skill_grafting.training.finetuning import plan_for, steps_for
+from skill_grafting.training.training import Batches, TrainPlan
 from stages.workflow.core import paths
 from stages.workflow.core.stored import chosen_point, read_task
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from stages.lib.metrics.scores import score_rows
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.multitask.experiment.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.study_cell import write_record

@@ -11,17 +11,17 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from stages.lib.digest import require_listed
-from stages.lib.errors import ModelError
-from stages.lib.io import read_rows
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.evidence import evidence_about
-from stages.lib.models.loading import save_model
-from stages.lib.models.shared import SharedModel
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams, Params
+from skill_grafting.digest import require_listed
+from skill_grafting.errors import ModelError
+from skill_grafting.io import read_rows
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.evidence import evidence_about
+from skill_grafting.models.loading import save_model
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import ModelParams, Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stored import read_task

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.data.batching import shuffled
-from stages.lib.data.encoding import Example
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.models.anatomy import HEAD
-from stages.lib.models.predicting import dev_score
-from stages.lib.models.shared import SharedModel
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams, ModelParams
-from stages.lib.training.finetuning import grid_of, plan_for, steps_for, trained_names
-from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Batches, Hooks, Training, TrainPlan, train
+from skill_grafting.data.batching import shuffled
+from skill_grafting.data.encoding import Example
+from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import FinetuneParams, ModelParams
+from skill_grafting.training.finetuning import grid_of, plan_for, steps_for, trained_names
+from skill_grafting.training.grid import Point, Trained, search
+from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, train
 
 Examples = dict[str, list[Example]]
 

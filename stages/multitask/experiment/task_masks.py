@@ -1,12 +1,12 @@
 """The region of each task in a joint model (paper, section 5.1), as mask files."""
 
-from stages.lib.grafting.mask_file import StoredMask, write_mask
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.localizers.registry import Budget, FoundMask, find_mask, localizer_of
-from stages.lib.models.evidence import with_dev
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from skill_grafting.models.evidence import with_dev
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, open_joint
 from stages.multitask.settings import FROM_A_BASE, read_name
 from stages.workflow.core import paths

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from stages.lib.errors import TrainingError
-from stages.lib.grafting.apply import graft
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import read_mask, require_model
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.errors import TrainingError
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask, require_model
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.multitask.experiment.joint_model import JointCell, evaluation_of, open_joint
 from stages.multitask.experiment.unions import purify, union
 from stages.workflow.core import paths

@@ -1,7 +1,7 @@
 """Unions of regions (paper, section 5.1): one graft for a group of tasks.
 
 A union is purified by a few gradient steps on the loss of all its tasks: the mask is learned as a
-single task's is (lib/localizers/learned.py), but it starts from the union as its base, and for the sum
+single task's is (skill_grafting/localizers/learned.py), but it starts from the union as its base, and for the sum
 of the tasks' losses.  It ends with as many parameters as the union had, so what it gains isn't size.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.localizers.learned import Learning, MaskLogits, learn_mask
-from stages.lib.localizers.registry import Budget
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.learned import Learning, MaskLogits, learn_mask
+from skill_grafting.localizers.registry import Budget
 
 
 def union(masks: Sequence[GraftMask]) -> GraftMask:

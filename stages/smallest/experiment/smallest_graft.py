@@ -4,21 +4,21 @@ from functools import partial
 
 import numpy as np
 
-from stages.lib.data.encoding import Example
-from stages.lib.grafting.apply import graft
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.readout import signs
-from stages.lib.localizers.evidence import counted
-from stages.lib.localizers.registry import Budget, find_mask, localizer_of
-from stages.lib.metrics.gain import gained, relative_gain
-from stages.lib.metrics.predictions import Predictions, read_predictions
-from stages.lib.metrics.scores import Row, own_scores, score_rows
-from stages.lib.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, SIGNS
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.predicting import predict
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.data.encoding import Example
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.readout import signs
+from skill_grafting.localizers.evidence import counted
+from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+from skill_grafting.metrics.gain import gained, relative_gain
+from skill_grafting.metrics.predictions import Predictions, read_predictions
+from skill_grafting.metrics.scores import Row, own_scores, score_rows
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, SIGNS
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.predicting import predict
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.smallest.experiment.bisection import most_looks, smallest_enough
 from stages.smallest.experiment.code_length import SCALE_BITS, code_bits
 from stages.workflow.core import paths

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.data.encoding import Example
-from stages.lib.io import read_json, read_rows, require, write_sealed
-from stages.lib.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
-from stages.lib.models.fisher import squared_gradients
-from stages.lib.models.label_model import LabelModel
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, permuted, seeded_torch
-from stages.lib.settings import Params
+from skill_grafting.data.encoding import Example
+from skill_grafting.io import read_json, read_rows, require, write_sealed
+from skill_grafting.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
+from skill_grafting.models.fisher import squared_gradients
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, permuted, seeded_torch
+from skill_grafting.settings import Params
 from stages.surgical.experiment.layers import by_layer, layer_scores
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task

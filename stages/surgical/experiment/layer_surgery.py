@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from stages.lib.errors import ParamsError
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.scores import cross_entropy, own_scores
-from stages.lib.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, numpy_generator
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
+from skill_grafting.errors import ParamsError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.metrics.predictions import Predictions
+from skill_grafting.metrics.scores import cross_entropy, own_scores
+from skill_grafting.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, numpy_generator
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.surgical.experiment.fisher_scores import read_scores
 from stages.surgical.experiment.layers import whole_layers
 from stages.surgical.experiment.selections import Layers, choose, parse

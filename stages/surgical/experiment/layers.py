@@ -10,9 +10,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Region
-from stages.lib.metrics.composition import layer_of
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
+from skill_grafting.metrics.composition import layer_of
 
 
 def _sum(numbers: Iterable[Tensor]) -> Tensor:

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from stages.lib.data.encoding import Example
-from stages.lib.errors import ParamsError
-from stages.lib.io import write_sealed
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import train_again
+from skill_grafting.data.encoding import Example
+from skill_grafting.errors import ParamsError
+from skill_grafting.io import write_sealed
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import train_again
 from stages.surgical.experiment.fisher_scores import drawn_rows, layers_of, scores_by_count
 from stages.surgical.experiment.layers import layer_norms
 from stages.workflow.core import paths

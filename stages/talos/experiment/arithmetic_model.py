@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stages.lib.data.encoding import Example
-from stages.lib.grafting.apply import transplant
-from stages.lib.grafting.mask_file import read_mask_for
-from stages.lib.grafting.region import Tensors
-from stages.lib.io import read_rows
-from stages.lib.merging.arithmetic import combined, task_vector
-from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.loading import read_tensors
-from stages.lib.models.predicting import predict
-from stages.lib.models.shared import SharedModel
-from stages.lib.runtime import Runtime, seeded_torch
-from stages.lib.settings import ModelParams, Params
+from skill_grafting.data.encoding import Example
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask_file import read_mask_for
+from skill_grafting.grafting.region import Tensors
+from skill_grafting.io import read_rows
+from skill_grafting.merging.arithmetic import combined, task_vector
+from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.models.predicting import predict
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime, seeded_torch
+from skill_grafting.settings import ModelParams, Params
 from stages.talos.experiment.linearised import LinearisedModel
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.io import write_sealed
-from stages.lib.metrics.classification import agreement
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.io import write_sealed
+from skill_grafting.metrics.classification import agreement
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.talos.experiment.arithmetic_model import ArithmeticModel, open_model
 from stages.workflow.core import paths
 

@@ -7,25 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.lib.grafting.apply import transplant
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Region, Tensors
-from stages.lib.grafting.select import top_k
-from stages.lib.io import read_rows, write_sealed
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.localizers.random import rank_at_random
-from stages.lib.localizers.registry import Budget, LocalizerSettings
-from stages.lib.localizers.talos import calibrate, least_sensitive, sensitivity
-from stages.lib.metrics.classification import accuracy, majority_share
-from stages.lib.metrics.overlap import chance_iou, iou
-from stages.lib.metrics.predictions import Predictions, write_predictions
-from stages.lib.metrics.variants import PRETRAINED
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.evidence import draws, evidence_about
-from stages.lib.models.loading import read_tensors
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region, Tensors
+from skill_grafting.grafting.select import top_k
+from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.random import rank_at_random
+from skill_grafting.localizers.registry import Budget, LocalizerSettings
+from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
+from skill_grafting.metrics.classification import accuracy, majority_share
+from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.predictions import Predictions, write_predictions
+from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.talos.experiment.arithmetic_model import ArithmeticModel, encode_rows, open_views
 from stages.workflow.core import paths
 

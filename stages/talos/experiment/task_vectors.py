@@ -18,25 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.lib.errors import MaskError
-from stages.lib.grafting.apply import values_at
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.mask_file import StoredMask, read_mask, write_mask
-from stages.lib.grafting.region import Region
-from stages.lib.localizers.registry import Budget, find_mask
-from stages.lib.metrics.classification import accuracy, majority_share, standard_error
-from stages.lib.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
-from stages.lib.metrics.predictions import Predictions
-from stages.lib.metrics.variants import PRETRAINED
-from stages.lib.models.fisher import Mode, backward_passes
-from stages.lib.models.label_model import LabelModel
-from stages.lib.models.predicting import dev_score
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime, numpy_generator, seeded_torch
-from stages.lib.settings import FinetuneParams, Params
-from stages.lib.training.finetuning import matched_steps
-from stages.lib.training.grid import Point, Trained, search
-from stages.lib.training.training import Hooks, TrainPlan, batches_of, train
+from skill_grafting.errors import MaskError
+from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.region import Region
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.metrics.classification import accuracy, majority_share, standard_error
+from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
+from skill_grafting.metrics.predictions import Predictions
+from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.models.fisher import Mode, backward_passes
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import FinetuneParams, Params
+from skill_grafting.training.finetuning import matched_steps
+from skill_grafting.training.grid import Point, Trained, search
+from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
 from stages.talos.experiment.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.experiment.linearised import LinearisedModel
 from stages.talos.settings import EditTraining

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from stages.lib.io import write_sealed
-from stages.lib.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
-from stages.lib.merging.vectors import dare_merge, summed, ties_merge
-from stages.lib.metrics.classification import accuracy, majority_share
-from stages.lib.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.progress import progress
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.io import write_sealed
+from skill_grafting.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
+from skill_grafting.merging.vectors import dare_merge, summed, ties_merge
+from skill_grafting.metrics.classification import accuracy, majority_share
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.talos.experiment.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
 from stages.workflow.core import paths

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.grafting.apply import values_at
-from stages.lib.grafting.mask import GraftMask
-from stages.lib.grafting.region import Region
-from stages.lib.io import read_rows
-from stages.lib.localizers.evidence import LocalizerInput
-from stages.lib.models.anatomy import HEAD, ModelSpec, read_anatomy
-from stages.lib.models.evidence import draws, evidence_about, with_dev
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
-from stages.lib.training.finetuning import TrainingCell
+from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
+from skill_grafting.io import read_rows
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.evidence import draws, evidence_about, with_dev
+from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import ModelParams
+from skill_grafting.training.finetuning import TrainingCell
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 

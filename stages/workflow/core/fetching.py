@@ -4,16 +4,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.lib.data.hub import load_hub
-from stages.lib.data.local import load_local
-from stages.lib.data.packaged import load_packaged
-from stages.lib.data.rows import Row
-from stages.lib.data.tables import Table, Texts, build_table, describe_dropped, dropped_in, leakage, ood_rows, together
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.digest import list_files
-from stages.lib.io import read_rows, write_rows, write_sealed
-from stages.lib.settings import DataParams, OodParams
-from stages.lib.words import printable
+from skill_grafting.data.hub import load_hub
+from skill_grafting.data.local import load_local
+from skill_grafting.data.packaged import load_packaged
+from skill_grafting.data.rows import Row
+from skill_grafting.data.tables import (
+    Table,
+    Texts,
+    build_table,
+    describe_dropped,
+    dropped_in,
+    leakage,
+    ood_rows,
+    together,
+)
+from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.digest import list_files
+from skill_grafting.io import read_rows, write_rows, write_sealed
+from skill_grafting.settings import DataParams, OodParams
+from skill_grafting.words import printable
 from stages.workflow.core import paths
 
 # file of the texts that test sets of others share with the training data of a task

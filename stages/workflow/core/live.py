@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from stages.lib.errors import ParamsError
-from stages.lib.training.finetuning import Log, Point, no_log
+from skill_grafting.errors import ParamsError
+from skill_grafting.training.finetuning import Log, Point, no_log
 
 from . import paths
 

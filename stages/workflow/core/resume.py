@@ -2,7 +2,7 @@
 
 A stage is a function of its settings, its code, its seed and the files that it reads.  So the third loop of a run is the third loop
 of any other run with the same ones, and its key says no more: settings and code, what the files that were read say of themselves
-(SEEN of stages/lib/digest.py), torch's random numbers, and its number.  A state under another key is replaced.
+(SEEN of stages/skill_grafting/digest.py), torch's random numbers, and its number.  A state under another key is replaced.
 
 A state is one safetensors file, with JSON in its header and its own SHA-256.  What isn't in it is the position in the data: a loop
 draws its batches again up to the step that it resumes at.
@@ -22,10 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stages.lib.digest import SEEN, UNSEALED, require_sealed, seal
-from stages.lib.errors import StorageError
-from stages.lib.io import replacing
-from stages.lib.loops import KEEPERS, State
+from skill_grafting.digest import SEEN, UNSEALED, require_sealed, seal
+from skill_grafting.errors import StorageError
+from skill_grafting.io import replacing
+from skill_grafting.loops import KEEPERS, State
 
 # a loop that took this share of the time between two checkpoints is kept as it ended
 FINISHED_SHARE = 0.1
@@ -55,7 +55,7 @@ class KeptLoop:
 
     def resume(self, put: Callable[[State], object]) -> int:
         """Call `put` with what an earlier run left of this loop, if it did; gives the step after which to go on, or 0."""
-        from stages.lib.runtime import put_random_states
+        from skill_grafting.runtime import put_random_states
 
         found = _read(self._path, self._key)
         if found is None:
@@ -82,7 +82,7 @@ class KeptLoop:
     def _write(self, state: State) -> None:
         from safetensors.torch import save_file
 
-        from stages.lib.runtime import random_states
+        from skill_grafting.runtime import random_states
 
         tensors = state.tensors | {f"{RANDOM}/{name}": value for name, value in random_states().items()}
         facts = {**state.facts, "seconds": time.monotonic() - self._began}
@@ -133,7 +133,7 @@ def regained_seconds() -> float:
 def _key(keeper: Keeper, steps: int) -> str:
     import torch
 
-    from stages.lib.runtime import random_states
+    from skill_grafting.runtime import random_states
 
     machine = [
         version("torch"),

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from stages.lib.errors import did_you_mean
-from stages.lib.localizers.names import NAMES
-from stages.lib.settings import get_by_path
+from skill_grafting.errors import did_you_mean
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.settings import get_by_path
 
 Values = dict[str, Any]
 

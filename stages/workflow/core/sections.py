@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
-from stages.lib.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
-from stages.lib.localizers.names import NAMES
-from stages.lib.settings import (
+from skill_grafting.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.settings import (
     Count,
     DataParams,
     FinetuneParams,
@@ -42,7 +42,7 @@ def _table(value: object) -> object:
     return value
 
 
-# Checked by each localizer's own class (stages/lib/localizers) where torch is imported anyway.
+# Checked by each localizer's own class (stages/skill_grafting/localizers) where torch is imported anyway.
 LocalizerParams = create_model(
     "LocalizerParams", __base__=Section, **{name: (Annotated[Any, AfterValidator(_table)], {}) for name in NAMES}
 )

@@ -21,12 +21,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from stages.lib.command import guarded
-from stages.lib.data.tasks import resolve_tasks, unknown_tasks
-from stages.lib.errors import ParamsError, did_you_mean, plain_problem, shown
-from stages.lib.localizers.names import NAMES, localizer_in
-from stages.lib.settings import Params, Section, get_by_path
-from stages.lib.yaml12 import load_yaml
+from skill_grafting.command import guarded
+from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
+from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
+from skill_grafting.localizers.names import NAMES, localizer_in
+from skill_grafting.settings import Params, Section, get_by_path
+from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
 from stages.workflow.core.rules import Values
 
@@ -166,7 +166,7 @@ def _kind(pipeline: str, localizers: frozenset[str]) -> type[Section]:
 
 
 def _settings_class(localizer: str) -> type[Section]:
-    from stages.lib.localizers.registry import localizer_of
+    from skill_grafting.localizers.registry import localizer_of
 
     return localizer_of(localizer).settings
 

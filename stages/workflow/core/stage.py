@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from stages.lib.command import guarded
-from stages.lib.errors import GraftError
+from skill_grafting.command import guarded
+from skill_grafting.errors import GraftError
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]

@@ -4,10 +4,10 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from stages.lib.data.tasks import TaskSpec
-from stages.lib.errors import ModelError
-from stages.lib.io import read_json, read_rows, require
-from stages.lib.metrics.predictions import Predictions, read_predictions
+from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.errors import ModelError
+from skill_grafting.io import read_json, read_rows, require
+from skill_grafting.metrics.predictions import Predictions, read_predictions
 from stages.workflow.core import paths
 
 

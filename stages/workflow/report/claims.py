@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.errors import did_you_mean
+from skill_grafting.errors import did_you_mean
 
 from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm

@@ -22,7 +22,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from stages.lib.words import counts, small_percent
+from skill_grafting.words import counts, small_percent
 
 from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of
 from .stats import estimate

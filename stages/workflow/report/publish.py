@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.io import replacing, write_json, write_text
-from stages.lib.words import as_markdown
+from skill_grafting.io import replacing, write_json, write_text
+from skill_grafting.words import as_markdown
 
 from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .spec import Frames, Spec, fill, load_frames, read_spec

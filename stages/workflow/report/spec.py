@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stages.lib.errors import GraftError, did_you_mean, plain_problem
-from stages.lib.words import Template, words
-from stages.lib.yaml12 import load_yaml
+from skill_grafting.errors import GraftError, did_you_mean, plain_problem
+from skill_grafting.words import Template, words
+from skill_grafting.yaml12 import load_yaml
 
 Frames = dict[str, pd.DataFrame]
 
@@ -39,7 +39,7 @@ class Rows(Section):
 class Cell(Rows):
     """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
-    percent: mean (standard deviation) in %; number: mean by a `format` (stages/lib/words.py), with " ±" behind it also the deviation;
+    percent: mean (standard deviation) in %; number: mean by a `format` (stages/skill_grafting/words.py), with " ±" behind it also the deviation;
     interval: mean with its 95 % interval over `units`, in points or (`format: percent`) in %; count: number of different keys;
     sum_of: "3 of 4"; text: the first.  `each`: a column for each value of a column of the frame.
     """

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.lib.words import counts, percent, points, written
+from skill_grafting.words import counts, percent, points, written
 
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same

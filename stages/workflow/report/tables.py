@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from stages.lib.words import small_percent
+from skill_grafting.words import small_percent
 
 from .spec import Cell, Frames, Spec, SpecError, Table, by_line, chosen, fill, groups_of, named, rows_of
 from .stats import Mean, estimate, mean_of

@@ -1,15 +1,15 @@
 """Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
 
-from stages.lib.grafting.apply import wise_ft
-from stages.lib.io import read_rows, write_sealed
-from stages.lib.metrics.predictions import dev_set, read_predictions, write_predictions
-from stages.lib.metrics.temperature import temperature, tempered
-from stages.lib.metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel, Moved
-from stages.lib.models.predicting import dev_score
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.apply import wise_ft
+from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
+from skill_grafting.metrics.temperature import temperature, tempered
+from skill_grafting.metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.reference import cell_sets
 from stages.workflow.core.evaluation.refitting import predict_refitted

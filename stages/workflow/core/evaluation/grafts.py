@@ -5,16 +5,16 @@ from typing import Any
 
 from torch import Tensor
 
-from stages.lib.grafting.apply import graft, transplant, wise_graft
-from stages.lib.grafting.mask_file import read_mask, read_order, require_model
-from stages.lib.localizers.movement import movement_mask
-from stages.lib.metrics.predictions import dev_set, write_predictions
-from stages.lib.metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel, Moved
-from stages.lib.runtime import Runtime
-from stages.lib.settings import Params
+from skill_grafting.grafting.apply import graft, transplant, wise_graft
+from skill_grafting.grafting.mask_file import read_mask, read_order, require_model
+from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.metrics.predictions import dev_set, write_predictions
+from skill_grafting.metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.reference import cell_sets
 from stages.workflow.core.evaluation.refitting import predict_refitted

@@ -1,13 +1,13 @@
 """The fine-tuned and the pretrained model of a cell, and the rows that the main pipeline predicts."""
 
-from stages.lib.io import read_rows
-from stages.lib.metrics.predictions import dev_set, write_predictions
-from stages.lib.metrics.variants import FINETUNED, PRETRAINED
-from stages.lib.models.anatomy import read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.models.label_model import LabelModel, reset_to_pretrained
-from stages.lib.runtime import Runtime
-from stages.lib.settings import ModelParams
+from skill_grafting.io import read_rows
+from skill_grafting.metrics.predictions import dev_set, write_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task, read_test_sets
 

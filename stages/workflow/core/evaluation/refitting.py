@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from stages.lib.io import read_rows
-from stages.lib.metrics.predictions import dev_set
-from stages.lib.models.anatomy import HEAD, read_anatomy
-from stages.lib.models.evaluation import Evaluation
-from stages.lib.runtime import seeded_torch
-from stages.lib.settings import Params
-from stages.lib.training.finetuning import plan_for, train_head
+from skill_grafting.io import read_rows
+from skill_grafting.metrics.predictions import dev_set
+from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.runtime import seeded_torch
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import plan_for, train_head
 from stages.workflow.core import paths
 from stages.workflow.core.stored import chosen_point
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from stages.lib.io import read_rows, write_sealed
-from stages.lib.metrics.predictions import Predictions, read_predictions, write_predictions
-from stages.lib.metrics.scores import Row, score_rows
-from stages.lib.metrics.variants import FINETUNED
-from stages.lib.models.evaluation import Evaluation
+from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
+from skill_grafting.metrics.scores import Row, score_rows
+from skill_grafting.metrics.variants import FINETUNED
+from skill_grafting.models.evaluation import Evaluation
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stored import read_task, read_test_sets

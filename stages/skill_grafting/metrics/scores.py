@@ -1,0 +1,154 @@
+"""Scores of every variant on every stored test set, nested or as tidy rows for a data frame."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from .classification import (
+    accuracy,
+    agreement,
+    confidence_histogram,
+    f1,
+    majority_share,
+    mcc,
+    reliability,
+    standard_error,
+)
+from .predictions import Predictions
+from .tokens import count_rows, of_tokens, token_scores, usual_completion
+from .variants import FINETUNED
+
+Scores = dict[str, dict[str, dict[str, Any]]]
+Row = dict[str, Any]
+# samples of a bootstrap over test rows
+DRAWS = 400
+
+
+class Scored(Protocol):
+    """What a score has to know of a task: its labels, its metric (accuracy | f1 | mcc), and the label that f1 is of."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+
+    @property
+    def metric(self) -> str: ...
+
+    @property
+    def positive(self) -> str | None: ...
+
+
+def classification_scores(predictions: Predictions, task: Scored) -> Scores:
+    """Test set -> variant -> n, accuracy (with standard error), f1, agreement, score, retained, majority, constant.
+
+    `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
+    of the fine-tuned model, and `agreement` the share of predictions equal to that model's.  `majority` and
+    `constant` are of no model: see constant_scores.  Of completions the accuracy, which is their score, is that of
+    whole rows, their exact match; there is no f1, agreement is token by token, and token_scores stand beside.
+    """
+    scores: Scores = {}
+    for name, variants in predictions.logits.items():
+        scores[name] = own_scores(predictions, name, task, variants[FINETUNED])
+        whole = scores[name][FINETUNED]["score"]
+        for values in scores[name].values():
+            # no share is defined of 0 or less (Matthews correlation)
+            values["retained"] = values["score"] / whole if whole > 0 else None
+    return scores
+
+
+def own_scores(
+    predictions: Predictions, test_set: str, task: Scored, finetuned: np.ndarray | None = None
+) -> dict[str, dict[str, Any]]:
+    """Variant -> n, accuracy (with standard error), f1, score, majority and constant; against no other model if none is given."""
+    labels, scores = predictions.labels[test_set], {}
+    constant = constant_scores(labels, predictions.label_names, task)
+    for variant, logits in predictions.logits[test_set].items():
+        basic, score = _scores(logits, labels, predictions.label_names, task)
+        if finetuned is not None:
+            basic |= token_scores(logits, labels, finetuned) if of_tokens(logits) else {}
+            basic["agreement"] = agreement(logits, finetuned)
+        scores[variant] = {**basic, "score": score, **constant}
+    return scores
+
+
+def constant_scores(labels: np.ndarray, names: list[str], task: Scored) -> dict[str, float]:
+    """The baseline without a model: accuracy and score of always predicting the same label, the best one for each.
+
+    `majority` is the share of the most frequent label, `constant` the highest score by the task's own metric, such as
+    the F1 of always predicting the positive label.
+    """
+    if of_tokens(labels):
+        usual = usual_completion(labels)
+        return {"majority": usual, "constant": usual}
+    always = np.eye(len(names))
+    scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
+    return {"majority": majority_share(labels), "constant": max(scores)}
+
+
+def task_score(logits: np.ndarray, labels: np.ndarray, task: Scored) -> float:
+    """The task's own metric: accuracy, F1 or Matthews correlation; the exact match of completions."""
+    return _scores(logits, labels, [*task.labels], task)[1]
+
+
+def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: Scored) -> tuple[dict[str, Any], float]:
+    """n, accuracy, accuracy_se, f1, and the task's own metric."""
+    share = accuracy(logits, labels)
+    if of_tokens(logits):
+        n = count_rows(labels)
+        return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": None}, share
+    positive = None if task.positive is None else names.index(task.positive)
+    scores = {"accuracy": share, "accuracy_se": standard_error(share, len(labels)), "f1": f1(logits, labels, positive)}
+    return {"n": len(labels), **scores}, mcc(logits, labels) if task.metric == "mcc" else scores[task.metric]
+
+
+def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
+    """Test set -> variant -> n (rows), ece, and the lists behind the reliability diagram and the histogram."""
+
+    def scores_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        table = reliability(logits, labels, bins)
+        lists = {f"bin_{name}": getattr(table, name).tolist() for name in ("count", "confidence", "accuracy")}
+        histogram = confidence_histogram(logits, histogram_bins).tolist()
+        return {"n": count_rows(labels), "ece": table.ece, **lists, "histogram": histogram}
+
+    return {
+        name: {variant: scores_of(logits, predictions.labels[name]) for variant, logits in variants.items()}
+        for name, variants in predictions.logits.items()
+    }
+
+
+def score_rows(predictions: Predictions, task: Scored, bins: int) -> list[Row]:
+    """Rows with test_set, variant, ece, loss, and the scores of classification_scores.
+
+    Measures are fractions 0..1 and `loss` is the mean cross-entropy in nats.  `predictions` must
+    hold the fine-tuned model too, which agreement and retained refer to.
+    """
+    rows = []
+    for test_set, variants in classification_scores(predictions, task).items():
+        labels = predictions.labels[test_set]
+        for variant, scores in variants.items():
+            logits = predictions.logits[test_set][variant]
+            extra = {"ece": reliability(logits, labels, bins).ece, "loss": cross_entropy(logits, labels)}
+            rows.append({"test_set": test_set, "variant": variant, **scores, **extra})
+    return rows
+
+
+def drawn_scores(predictions: Predictions, task: Scored, bins: int) -> list[Row]:
+    """`score_rows` of DRAWS samples of the test rows with replacement, numbered by `draw`: the same rows for all variants, every time."""
+    draw, found = np.random.default_rng(0), []
+    for number in range(DRAWS):
+        labels, logits = {}, {}
+        for name, numbers in predictions.labels.items():
+            rows = draw.integers(len(numbers), size=len(numbers))
+            labels[name] = numbers[rows]
+            logits[name] = {variant: values[rows] for variant, values in predictions.logits[name].items()}
+        sample = Predictions(predictions.label_names, labels, logits)
+        found += [{"draw": number, **row} for row in score_rows(sample, task, bins)]
+    return found
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,), or records of tokens."""
+    if of_tokens(logits):
+        return -float(logits["log_probability"].mean(dtype=np.float64))
+    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    return float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]))

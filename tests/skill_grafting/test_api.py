@@ -1,0 +1,541 @@
+"""The API on plain modules of seven architectures: exact grafts, masks like the pipeline's, and what papers define, recomputed."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers as t
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import skill_grafting as sg
+from skill_grafting.errors import GraftError
+from skill_grafting.grafting.region import Region
+from skill_grafting.io import write_text
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.merging import names, vectors
+from skill_grafting.merging.arithmetic import shifted, task_vector
+from skill_grafting.metrics.classification import reliability
+from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.fisher import squared_gradients
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import loss_of
+from stages.workflow.core.cells import GraftCell
+from tests.pico import localizer_settings, same
+
+Case = tuple[nn.Module, nn.Module, Callable[[nn.Module], Tensor]]
+IMAGES, IDS = torch.linspace(-1, 1, 6 * 3 * 32 * 32).sin().view(6, 3, 32, 32), torch.arange(60).view(6, 10) * 7 % 90 + 3
+LABELS = torch.arange(6) % 3
+WIDE = {"num_labels": 3, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {"vocab_size": 100, "bos_token_id": 0, "eos_token_id": 0}
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding, by no class of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.body, self.out = nn.Embedding(100, 16), nn.Linear(16, 16), nn.Linear(16, 100, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.body(self.embedding(ids)).tanh())
+
+
+def sequential() -> nn.Sequential:
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    return nn.Sequential(*layers)
+
+
+def resnet() -> nn.Module:
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic", "num_labels": 3}
+    return t.ResNetForImageClassification(t.ResNetConfig(**sizes))
+
+
+def t5() -> nn.Module:
+    config = t.T5Config(
+        vocab_size=100, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    return t.T5ForConditionalGeneration(config)
+
+
+def cross_entropy(model: nn.Module) -> Tensor:
+    return nn.functional.cross_entropy(model(IMAGES), LABELS)
+
+
+MADE: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]] = {
+    "resnet": (resnet, lambda m: m(pixel_values=IMAGES, labels=LABELS).loss),
+    "vit": (
+        lambda: t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=8, **WIDE)),
+        lambda m: m(pixel_values=IMAGES, labels=LABELS).loss,
+    ),
+    "t5": (t5, lambda m: m(input_ids=IDS, labels=IDS[:, :4].contiguous()).loss),
+    "gpt2": (
+        lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=32, **SMALL)),
+        lambda m: nn.functional.cross_entropy(m(input_ids=IDS).logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()),
+    ),
+    "bert": (
+        lambda: t.BertForSequenceClassification(t.BertConfig(vocab_size=100, **WIDE)),
+        lambda m: m(input_ids=IDS, labels=LABELS).loss,
+    ),
+    "tied": (Tied, lambda m: nn.functional.cross_entropy(m(IDS).flatten(0, 1), IDS.flatten())),
+    "sequential": (sequential, cross_entropy),
+}
+
+
+def fine_tuned(base: nn.Module, seed: int = 1) -> nn.Module:
+    """A copy in which a third of the parameters moved, and the statistics of BatchNorm did."""
+    tuned, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
+    for values in [*tuned.parameters(), *(values for values in tuned.buffers() if values.is_floating_point())]:
+        moved = torch.rand(values.shape, generator=generator) < 0.3
+        values.data += 0.05 * torch.rand(values.shape, generator=generator) * moved
+    return tuned
+
+
+@pytest.fixture(params=MADE)
+def case(request) -> Case:
+    make, loss = MADE[request.param]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        base = make().eval()
+    return base, fine_tuned(base), loss
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+def small() -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
+    """Two small networks, inputs and labels."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        base = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    tuned, inputs = copy.deepcopy(base), torch.randn(24, 6, generator=generator).double()
+    for values in tuned.parameters():
+        values.data += 0.5 * torch.randn(values.shape, generator=generator)
+    return base, tuned, inputs, tuned(inputs).argmax(1)
+
+
+# --- Grafts ------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_the_fine_tuned_model_and_nothing_the_base_bit_for_bit(case):
+    base, tuned, _ = case
+    mask = sg.localize(base, tuned, sparsity=1.0)
+    assert mask.selected == mask.region.size == sum(mask.by_module().values()) > 0
+    assert same(state(sg.graft(base, tuned, mask)), state(tuned))
+    nothing = state(sg.graft(base, tuned, sg.GraftMask.empty(mask.region)))
+    assert all(torch.equal(nothing[name], base.state_dict()[name]) for name in mask.region.shapes)
+    whole = {name for name, values in tuned.state_dict().items() if torch.equal(nothing[name], values)}
+    others = nothing.keys() - mask.region.shapes.keys() - {"out.weight", "lm_head.weight"}
+    assert {name for name in others if not name.endswith("embed_tokens.weight")} <= whole, (
+        "heads and buffers travel whole"
+    )
+
+
+def test_a_graft_in_place_is_the_new_module_and_leaves_no_trace(case):
+    base, tuned, loss = case
+    mask, before = sg.localize(base, tuned, sparsity=0.01), state(base)
+    wanted = sg.graft(base, tuned, mask)
+    with pytest.raises(ZeroDivisionError), sg.grafted(base, tuned, mask) as model:
+        assert model is base and same(state(base), state(wanted)) and not same(state(base), before)
+        assert loss(base).item() == loss(wanted).item()
+        1 / 0  # noqa: B018
+    assert same(state(base), before)
+
+
+def test_values_come_from_the_fine_tuned_model_inside_the_mask_alone(case):
+    base, tuned, _ = case
+    mask = sg.localize(base, tuned, sparsity=0.02, parameters=lambda name: not name.startswith("classifier"))
+    made = dict(sg.graft(base, tuned, mask).named_parameters())
+    ends = [dict(model.named_parameters()) for model in (base, tuned)]
+    inside, moved = 0, [(ends[1][name] - ends[0][name]).abs() for name in mask.region.shapes]
+    for name in mask.region.shapes:
+        changed = made[name] != ends[0][name]
+        assert torch.equal(made[name][changed], ends[1][name][changed])
+        inside += int(changed.sum())
+    assert inside == mask.selected == int(0.02 * mask.region.size)
+    furthest = torch.cat([one.flatten() for one in moved]).topk(inside).values.min()
+    assert all((moved[number].flatten()[at] >= furthest).all() for number, at in
+               ((list(mask.region.shapes).index(name), at) for name, at in mask.indices.items()))  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["learned", "grown", "talos"])
+def test_gradients_find_a_mask_of_any_architecture(case, method):
+    base, tuned, loss = case
+    before = state(base), state(tuned)
+    mask = sg.localize(
+        base, tuned, sparsity=0.01, method=method, loss=loss, **({"steps": 3} if "learn" in method else {})
+    )
+    assert mask.selected == int(0.01 * mask.region.size)
+    assert same(state(base), before[0]) and same(state(tuned), before[1])
+    assert all(weight.requires_grad and weight.grad is None for weight in base.parameters())
+
+
+def test_weights_that_are_not_contiguous():
+    base = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    base[0].weight = nn.Parameter(torch.randn(6, 4).t())
+    tuned, mask = fine_tuned(base), None
+    assert not tuned[0].weight.is_contiguous()
+    plain = [copy.deepcopy(model) for model in (base, tuned)]
+    for model in plain:
+        model[0].weight = nn.Parameter(model[0].weight.detach().contiguous())
+    for method in ("movement", "learned", "grown", "stable", "talos"):
+        options = {"sparsity": 0.2, "method": method, "loss": lambda m: m(torch.eye(6)).square().mean()}
+        mask = sg.localize(base, tuned, **options)
+        assert mask.equals(sg.localize(*plain, **options))
+    with sg.grafted(base, tuned, mask):
+        assert same(state(base), state(sg.graft(*plain, mask)))
+
+
+def test_heads_and_statistics_travel_whole_and_the_region_may_have_a_head():
+    base = nn.ModuleDict({"body": nn.BatchNorm1d(16), "head": nn.Linear(16, 2)})
+    tuned = fine_tuned(base)
+    mask = sg.localize(base, tuned, sparsity=0.3)
+    assert {*mask.region.shapes} == {"body.weight", "body.bias"}
+    made = sg.graft(base, tuned, mask)
+    assert same(state(made["head"]), state(tuned["head"])) and torch.equal(
+        made["body"].running_mean, tuned["body"].running_mean
+    )
+    own = sg.localize(base, tuned, sparsity=0.3, parameters=["head.*"])
+    made = sg.graft(base, tuned, own)
+    assert not same(state(made["head"]), state(tuned["head"])) and torch.equal(made["body"].weight, base["body"].weight)
+
+
+# --- Masks -------------------------------------------------------------------------------------------------------
+
+
+def test_masks_are_sets(tmp_path):
+    region = Region({"a.w": (10,), "a.b.w": (5, 2), "c.w": (4,)})
+    first, second = (sg.GraftMask.from_region_indices(region, torch.tensor(at)) for at in ([0, 3, 9, 12], [3, 12, 19]))
+    assert (first & second).region_indices().tolist() == [3, 12]
+    assert (first | second).region_indices().tolist() == [0, 3, 9, 12, 19]
+    assert first.overlap(second) == 2 / 5 and sg.GraftMask.empty(region).overlap(sg.GraftMask.empty(region)) == 0
+    assert first.by_module() == {"a": 3, "a.b": 1, "c": 0} and first.by_module(1) == {"a": 4, "c": 0}
+    assert first.sparsity == 4 / 24
+    for mask in (first, second, sg.GraftMask.empty(region), sg.GraftMask.full(region)):
+        mask.save(tmp_path / "mask.safetensors")
+        assert sg.load_mask(tmp_path / "mask.safetensors").equals(mask)
+
+
+# --- What the pipeline and papers say ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_the_masks_are_those_of_the_pipeline(make_cell, method):
+    cell = make_cell("prompt")
+    opened, base, tuned = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), *two(cell)
+    known = cell.load()
+    words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
+    evidence = evidence_about(
+        opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words
+    )
+    wanted = find_mask(method, evidence, settings, Budget(int(0.02 * opened.region.size + 1e-6), share=0.02)).mask
+    changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws")}
+    examples = opened.model.encode(cell.rows["train"])
+    one_by_one = method in ("fish", "talos")
+    batches = [[example] for example in drawn(examples)] if one_by_one else [by_length(examples)]
+    found = sg.localize(
+        base, tuned, sparsity=0.02, method=method, seed=draws(*words), parameters=opened.region.shapes.__contains__,
+        loss=lambda model, batch: loss_of(view(known, model), known.batch(batch), "sum") / len(batch),
+        batches=batches, **changes,
+    )  # fmt: skip
+    # squares of single examples are the same up to rounding
+    assert found.overlap(wanted) > 0.98 if one_by_one else found.equals(wanted)
+
+
+def two(cell) -> tuple[nn.Module, nn.Module]:
+    load = t.AutoModelForMaskedLM.from_pretrained
+    return load(cell.pretrained_folder).eval(), load(cell.finetuned_folder).eval()
+
+
+def view(known: LabelModel, model: nn.Module) -> LabelModel:
+    return LabelModel(model, known.tokenizer, known.task, known.mode, known.max_length, known.runtime)
+
+
+def drawn(examples: list) -> list:
+    from skill_grafting.runtime import permuted
+
+    return permuted(examples, "fisher", "mask", "toy", 0)
+
+
+def by_length(examples: list) -> list:
+    return sorted(examples, key=lambda example: len(example.input_ids))
+
+
+@pytest.mark.parametrize("mode", ["empirical", "expected"])
+def test_fisher_is_the_pipelines(make_cell, mode):
+    cell = make_cell("standard")
+    model, places = cell.load(), [*cell.region.shapes]
+    examples = model.encode(cell.rows["train"][:6])
+
+    def losses(_: nn.Module, example: object) -> Tensor:
+        surprise = -torch.log_softmax(model.logits(model.batch([example])), 1)[0]
+        return surprise[example.label] if mode == "empirical" else surprise * (-surprise.detach() / 2).exp()
+
+    found = sg.fisher(model.model, losses, examples, places)
+    wanted = squared_gradients(model, examples, places, mode)
+    rounding = 1e-8 * max(float(values.max()) for values in wanted.values())
+    for name, values in wanted.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-4, atol=rounding, msg=name)
+
+
+def test_learning_is_equations_2_to_4_by_autograd():
+    base, tuned, inputs, labels = small()
+    before, after = ({n: p.detach() for n, p in model.named_parameters()} for model in (base, tuned))
+    offset, steps, rate, sparsity = 1.0, 20, 100.0, 0.3
+    k = int(sparsity * sum(values.numel() for values in before.values()))
+    first = sg.localize(base, tuned, sparsity=0.1 * k / sum(values.numel() for values in before.values()) + 1e-9)
+    inside = {n: torch.zeros(values.numel()).index_fill_(0, first.indices.get(n, torch.tensor([], dtype=int)), 1.0)
+              .view(values.shape).double() for n, values in before.items()}  # fmt: skip
+    s = {n: torch.full_like(values, -offset) for n, values in before.items()}
+    for _ in range(steps):
+        s = {n: values.requires_grad_() for n, values in s.items()}
+        gamma = {n: inside[n] * (1 - s[n].sigmoid()) + (1 - inside[n]) * s[n].sigmoid() for n in s}
+        blended = {n: before[n] + gamma[n] * (after[n] - before[n]) for n in s}
+        loss = nn.functional.cross_entropy(functional_call(base, blended, (inputs,)), labels)
+        steps_ = torch.autograd.grad(loss, [*s.values()])
+        s = {n: values.detach() - rate * g for (n, values), g in zip(s.items(), steps_, strict=True)}
+    flat = torch.cat([torch.where(inside[n] == 1, -s[n], s[n]).flatten() for n in s])
+    options = {"steps": steps, "learning_rate": rate, "offset": offset, "rate_kind": "absolute", "base_share": 0.1}
+    found = sg.localize(base, tuned, sparsity=sparsity, method="learned", **options, select="last",
+                        loss=lambda m: nn.functional.cross_entropy(m(inputs), labels))  # fmt: skip
+    assert found.region_indices().tolist() == flat.topk(k).indices.sort().values.tolist()
+    assert found.overlap(sg.localize(base, tuned, sparsity=sparsity)) < 1, "control: learning went somewhere"
+
+
+def test_fish_and_talos_are_their_papers_definitions():
+    base, tuned, inputs, labels = small()
+    rows = [*zip(inputs.split(1), labels.split(1), strict=True)]
+
+    def loss(model: nn.Module, row: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(model(row[0]), row[1])
+
+    def squares(model: nn.Module) -> Tensor:
+        total = 0
+        for row in rows[:10]:
+            model.zero_grad()
+            loss(model, row).backward()
+            total += torch.cat([weight.grad.flatten() ** 2 for weight in model.parameters()])
+        return total
+
+    options = {"sparsity": 0.2, "loss": loss, "batches": rows, "examples": 10}
+    fish = sg.localize(base, tuned, method="fish", **options)
+    k = fish.selected
+    assert fish.region_indices().tolist() == squares(copy.deepcopy(base)).topk(k).indices.sort().values.tolist()
+    live, size = copy.deepcopy(base), fish.region.size
+    alive, rounds, rho = torch.ones(size, dtype=bool), 3, 0.1
+    for number in range(1, rounds + 1):
+        start = 0
+        for weight, kept in zip(live.parameters(), base.parameters(), strict=True):
+            inside = alive[start : start + weight.numel()].view(weight.shape)
+            weight.data.copy_(torch.where(inside, kept, rho * kept))
+            start += weight.numel()
+        keep = k if number == rounds else int(0.2 ** (number / rounds) * size)
+        scores = squares(live).masked_fill(~alive, torch.inf)
+        alive = torch.zeros_like(alive).index_fill_(0, scores.topk(keep, largest=False).indices, True)
+    talos = sg.localize(base, tuned, method="talos", rounds=rounds, attenuation=rho, **options)
+    assert talos.region_indices().tolist() == alive.nonzero().flatten().tolist()
+    assert not talos.equals(sg.localize(base, tuned, method="talos", rounds=1, **options)), "control: rounds count"
+
+
+def test_merging_is_that_of_the_pipeline():
+    base, *_ = small()
+    models = {task: fine_tuned(base, seed) for seed, task in enumerate("abc", start=2)}
+    masks = {task: sg.localize(base, model, sparsity=0.4, parameters="*") for task, model in models.items()}
+    tasks = {task: (models[task], masks[task]) for task in models}
+    before, after = (
+        dict(base.named_parameters()),
+        {task: dict(sg.graft(base, *tasks[task]).named_parameters()) for task in tasks},
+    )
+    pretrained = {name: values.detach() for name, values in before.items()}
+    total = vectors.summed(pretrained, after)
+    both = vectors.agreed([vectors.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
+    wanted = {
+        names.AVERAGE: shifted(pretrained, total, 1 / 3),
+        names.ARITHMETIC: shifted(pretrained, total),
+        names.SUM: shifted(pretrained, total),
+        names.TIES: shifted(pretrained, vectors.ties_merge(pretrained, after, 0.2)),
+        names.DARE: shifted(pretrained, vectors.dare_merge(pretrained, after, 0.1, 0)),
+        names.CONSENSUS: shifted(pretrained, vectors.within(total, both)),
+    }
+    for how, tensors in wanted.items():
+        assert same(
+            {name: values.detach() for name, values in sg.merge(base, tasks, how).named_parameters()}, tensors
+        ), how
+    means = dict(sg.merge(base, tasks).named_parameters())
+    for name, start in pretrained.items():
+        chosen = torch.stack([after[task][name].detach() for task in tasks])
+        selected = torch.zeros(3, start.numel(), dtype=bool)
+        for row, task in enumerate(tasks):
+            selected[row, masks[task].indices.get(name, [])] = True
+        count, values = selected.sum(0), chosen.view(3, -1)
+        mean = torch.where(count > 0, (values * selected).sum(0) / count.clamp(min=1), start.flatten())
+        torch.testing.assert_close(means[name].detach().flatten(), mean)
+    alone = {"a": (models["a"], masks["a"])}
+    assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in names.RULES)
+
+
+def test_calibration_is_equation_6():
+    logits, labels = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+    wanted = reliability(logits.numpy(), labels.numpy(), 15).ece
+    assert sg.calibration_error(logits, labels) == sg.calibration_error(logits.tolist(), labels.tolist()) == wanted > 0
+    assert sg.calibration_error([[9.0, 0.0], [0.0, 9.0]], [0, 1]) < 1e-3
+
+
+# --- What can't be -----------------------------------------------------------------------------------------------
+
+
+def other_shape() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+REFUSED = {
+    "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "nothing but heads differs"),
+    "another architecture": (
+        lambda b, t_: sg.localize(b, other_shape(), sparsity=0.1),
+        r"the models need the same architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
+    ),
+    "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
+    "half precision": (
+        lambda b, t_: sg.localize(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16(), sparsity=0.1, method="grown", loss=len),
+        r"grown works in float32, and 0.weight is torch.bfloat16: pass base.float",
+    ),
+    "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
+    "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
+    "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"unknown localizer 'lerned' \(did you mean 'learned'"),
+    "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned needs gradients"),
+    "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
+    "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: the loss itself determines whose gradient"),
+    "a way to merge": (lambda b, t_: sg.merge(b, {}, "tied"), r"how: unknown way 'tied' \(did you mean 'ties'"),
+    "regions": (
+        lambda b, t_: sg.merge(b, {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}),
+        "the masks are of several regions",
+    ),
+    "another mask": (
+        lambda b, t_: sg.graft(b, t_, sg.GraftMask.empty(Region({"0.weight": (3,)}))),
+        r"the mask is of other models: these have no 0.weight of the shape \[3\]",
+    ),
+    "no file": (lambda b, t_: sg.load_mask("nowhere.safetensors"), "nowhere.safetensors: no such mask"),
+    "merging nothing": (lambda b, t_: sg.merge(b, {}), "tasks: there are none to merge"),
+    "merging another model": (lambda b, t_: sg.merge(b, {"a": (nn.Linear(2, 2), sg.localize(b, t_, sparsity=0.5))}), "need the same architecture"),
+    "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
+    "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
+    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, not a OrderedDict"),
+    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
+    "no mask": (lambda b, t_: sg.grafted(b, t_).__enter__(), "mask: goes with a fine-tuned model"),
+    "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "none of the chosen parameters differs"),
+    "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be glob patterns"),
+    "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
+    "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
+    "no dev": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, method="grown", loss=drift, enough=0.9), "enough: looks at rows for choosing"),
+    "frozen": (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), "none of those chosen requires gradients"),
+    **{f"the size {s}": (lambda b, t_, s=s: sg.localize(b, t_, sparsity=s), "sparsity: .* is no share") for s in (1.5, -0.1, math.nan, "0.1", None)},
+    **{
+        f"the loss, {why}": (lambda b, t_, loss=loss: sg.localize(b, t_, sparsity=0.5, method="attribution", loss=loss), message)
+        for why, loss, message in (
+            ("of another model", lambda _: drift(nn.Linear(2, 2)), "loss: its gradient is 0 everywhere"),
+            ("no number", lambda m: drift(m) * math.nan, "loss: it or its gradient is infinite or no number"),
+            ("a vector", lambda m: next(m.parameters()).reshape(-1), "loss: should give one number, not a tensor of"),
+            ("a float", lambda m: 1.0, "loss: should give a tensor that depends on the parameters of the model it is given, not a float"),
+            ("without a gradient", lambda m: drift(m).detach(), "not a tensor without a gradient"),
+        )
+    },
+    **{
+        f"logits and labels {number}": (lambda b, t_, given=given: sg.calibration_error(*given), message)
+        for number, (given, message) in enumerate((
+            ((torch.zeros(5, 3), [1]), r"not \[5, 3\] and \[1\]"),
+            ((torch.zeros(0, 3), []), r"not \[0, 3\] and \[0\]"),
+            ((torch.zeros(1, 3), [-100]), r"labels: should be within 0\.\.2"),
+            ((torch.zeros(1, 3), [0], 0), "bins: 0 should be 1 or more"),
+        ))
+    },
+}  # fmt: skip
+
+
+def drift(model: nn.Module) -> Tensor:
+    return sum(weight.square().sum() for weight in model.parameters())
+
+
+def test_batches_that_are_used_up_are_no_evidence():
+    base, tuned, *_ = small()
+    used = iter([1])
+    options = {"sparsity": 0.5, "method": "attribution", "loss": lambda model, _: drift(model), "batches": used}
+    assert sg.localize(base, tuned, **options).selected
+    with pytest.raises(GraftError, match="batches: there are none; an iterator can be used only once"):
+        sg.localize(base, tuned, **options)
+
+
+def test_a_mask_takes_the_place_of_no_folder(tmp_path):
+    mask = sg.localize(*small()[:2], sparsity=0.5)
+    for name in ("mine", "other.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kept").write_text("kept")
+        with pytest.raises(GraftError, match="is a folder, which a file won't replace"):
+            mask.save(tmp_path / name.removesuffix(".partial"))
+        assert (tmp_path / name / "kept").read_text() == "kept"
+    with pytest.raises(GraftError, match="a folder stands where a file is to be"):
+        write_text(tmp_path / "mine", "text")
+    assert (tmp_path / "mine/kept").exists()
+
+
+def test_buffers_that_a_forward_replaces_are_as_before():
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 3)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.seen = self.seen + 1
+            return super().forward(inputs)
+
+    base, tuned = Counts(), Counts()
+    with sg.grafted(base, tuned, sg.localize(base, tuned, sparsity=0.5)):
+        base(torch.zeros(1, 3))
+        assert base.seen == 1, "the control"
+    assert base.seen == 0
+
+
+def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body, self.fc = nn.Linear(4, 6, bias=False), nn.Embedding(6, 4), nn.Linear(4, 2)
+            self.body.weight = self.head.weight
+
+    base, tuned = Headed(), Headed()
+    assert [*sg.localize(base, tuned, sparsity=0.5).region.shapes] == ["head.weight"], "which is the embedding, too"
+    wrapped = [nn.DataParallel(model) for model in (base, tuned)]
+    assert [*sg.localize(*wrapped, sparsity=0.5).region.shapes] == ["module.head.weight"]
+
+
+def test_narrow_and_whole_numbers_are_compared_and_summed_exactly():
+    base, tuned = (nn.Linear(64, 64, bias=False).to(torch.bfloat16) for _ in range(2))
+    mask = sg.localize(base, tuned, sparsity=0.1)
+    assert mask.equals(sg.localize(base.float(), tuned.float(), sparsity=0.1))
+    one = nn.ParameterList([nn.Parameter(torch.ones(1, dtype=torch.bfloat16))])
+    assert sg.fisher(one, lambda model, _: model[0].sum(), range(1000))["0"] == 1000
+    counts = [
+        nn.ParameterList([nn.Parameter(torch.tensor(v, dtype=torch.uint8), requires_grad=False)])
+        for v in ([9, 0, 0], [8, 5, 0])
+    ]
+    assert sg.localize(*counts, sparsity=0.34).indices["0"].tolist() == [1]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_fit_is_one_clear_line(what):
+    base, tuned, *_ = small()
+    act, message = REFUSED[what]
+    with pytest.raises(GraftError, match=message) as caught:
+        act(base, tuned)
+    assert "\n" not in str(caught.value)
+
+
+def test_masks_of_two_regions_are_no_sets_of_one():
+    first, second = (sg.GraftMask.empty(Region({name: (3,)})) for name in "ab")
+    with pytest.raises(ValueError, match="of two regions: localize both with the same parameters="):
+        first | second

@@ -1,0 +1,173 @@
+"""The calibration error is the published one, and 0 for who is right as often as said; a temperature and WiSE-FT are its controls."""
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from skill_grafting.metrics.classification import confidence_histogram, reliability, softmax
+from skill_grafting.metrics.predictions import Predictions, dev_set, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.scores import cross_entropy
+from skill_grafting.metrics.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
+from skill_grafting.metrics.variants import (
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    WISE_FT,
+    WISE_GRAFT,
+)
+
+METHODS = [PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED, TEMPERED, WISE_FT, f"{WISE_GRAFT}_0.5"]
+
+
+def random_predictions(rows: int, labels: int, spread: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.normal(0, spread, (rows, labels)).astype(np.float32), generator.integers(0, labels, rows)
+
+
+def calibrated(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels drawn from the probabilities that they say."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0, 2, (rows, 3))
+    return logits, (softmax(logits).cumsum(1) > generator.random((rows, 1))).argmax(1)
+
+
+def ece(logits: np.ndarray, labels: np.ndarray) -> float:
+    return reliability(logits, labels, 15).ece
+
+
+def theirs(logits: np.ndarray, labels: np.ndarray) -> float:
+    given = torch.from_numpy(softmax(logits)), torch.from_numpy(labels), logits.shape[1]
+    return float(multiclass_calibration_error(*given, n_bins=15, norm="l1"))
+
+
+@pytest.mark.parametrize("labels", [2, 3, 7])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 5.0, 30.0])
+def test_ece_is_that_of_torchmetrics(labels, spread):
+    for seed in range(3):
+        logits, truth = random_predictions(500, labels, spread, seed)
+        assert ece(logits, truth) == pytest.approx(theirs(logits, truth), abs=1e-5)
+    assert ece(logits, truth) != pytest.approx(theirs(logits, (truth + 1) % labels), abs=1e-5), "control"
+
+
+@pytest.mark.parametrize("logits", [[[0.0, 800.0]], [[0.0, 0.0]], [[1e4, -1e4], [3.0, 3.0]]])
+def test_ece_of_certain_and_undecided_rows_is_that_of_torchmetrics(logits):
+    for label in (0, 1):
+        rows = np.array(logits), np.full(len(logits), label)
+        assert ece(*rows) == pytest.approx(theirs(*rows), abs=1e-6)
+
+
+def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
+    assert reliability(np.zeros((1, 2)), np.array([0]), 2).count.tolist() == [1, 0]
+    assert reliability(np.array([[0.0, 1e-9]]), np.array([0]), 2).count.tolist() == [0, 1], "control: just above it"
+    assert reliability(np.array([[0.0, 800.0]]), np.array([0]), 15).count.tolist() == [0] * 14 + [1]
+    assert reliability(np.zeros((1, 4)), np.array([0]), 4).count.tolist() == [1, 0, 0, 0]
+
+
+def test_a_calibrated_predictor_has_no_error_and_an_overconfident_one_has():
+    logits, labels = calibrated(40_000)
+    assert ece(logits, labels) < 0.015
+    assert ece(logits * 4, labels) > 0.1 < ece(logits / 4, labels)
+
+
+def test_neither_the_order_of_rows_nor_a_constant_added_to_a_rows_logits_matters():
+    logits, labels = random_predictions(300, 3, 1.0, 0)
+    order = np.random.default_rng(1).permutation(300)
+    assert ece(logits[order], labels[order]) == pytest.approx(ece(logits, labels), abs=1e-12)
+    assert ece(logits[order], labels) != pytest.approx(ece(logits, labels), abs=1e-6), "control"
+    shifted = logits.astype(float) + np.random.default_rng(2).normal(0, 100, (300, 1))
+    assert ece(shifted, labels) == pytest.approx(ece(logits, labels), abs=1e-9)
+
+
+def test_bins_hold_every_row_and_its_means():
+    logits, labels = random_predictions(300, 3, 1.0, 0)
+    table = reliability(logits, labels, 10)
+    confidence, right = softmax(logits).max(1), softmax(logits).argmax(1) == labels
+    assert table.count.sum() == 300 and len(table.count) == 10
+    for number in range(10):
+        inside = (confidence > number / 10) & (confidence <= (number + 1) / 10)
+        assert table.count[number] == inside.sum()
+        if inside.any():
+            assert table.confidence[number] == pytest.approx(confidence[inside].mean())
+            assert table.accuracy[number] == pytest.approx(right[inside].mean())
+        else:
+            assert table.confidence[number] == table.accuracy[number] == 0
+
+
+def test_histogram_holds_every_row():
+    logits, _ = random_predictions(300, 2, 1.0, 0)
+    bars = confidence_histogram(np.vstack([logits, [[0, 0], [0, 900]]]), 20)
+    assert bars.sum() == 302 and len(bars) == 20 and bars[-1] >= 1 and bars[10] >= 1
+    assert not bars[:10].any(), "with two labels the top one has at least one half"
+
+
+# --- Controls ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_the_temperature_undoes_what_made_a_model_too_sure(factor):
+    logits, labels = calibrated(20_000)
+    found = temperature(factor * logits, labels)
+    assert found == pytest.approx(factor, rel=0.05)
+    losses = [cross_entropy(factor * logits / (found * step), labels) for step in (0.9, 1.0, 1.1)]
+    assert losses[1] == min(losses), "control: warmer and colder are worse"
+
+
+def test_the_loss_of_a_sure_model_is_not_lost_in_float32():
+    assert cross_entropy(np.array([[20, 0]], np.float32), np.array([0])) == pytest.approx(np.exp(-20.0), rel=1e-6)
+
+
+def test_the_temperature_stays_finite_where_all_rows_are_right():
+    assert 0 < temperature(np.eye(4) * 5, np.arange(4)) < 0.2
+
+
+def cell(rows: int) -> tuple[Predictions, Predictions]:
+    """Predictions on test rows and on dev rows; the graft is too sure by 2."""
+    parts = []
+    for seed in (1, 2):
+        logits, labels = calibrated(rows, seed)
+        variants = {name: (logits * (2 if name == GRAFTED else 1)).astype(np.float32) for name in METHODS}
+        parts.append(Predictions(["a", "b", "c"], {"toy": labels}, {"toy": variants}))
+    return parts[0], parts[1]
+
+
+def test_the_frontier_has_a_row_for_each_model_and_what_it_was_fitted_to():
+    tests, dev = cell(4000)
+    record = {"temperature": 1.5, "wise_alpha": 0.3, "scores": {"toy": {name: {"score": 0.5} for name in METHODS}}}
+    rows = frontier(tests, dev, "toy", record, bins=15)
+    assert [row["method"] for row in rows] == [*METHODS[:5], GRAFT_TEMPERED, WISE_FT] + 3 * [WISE_GRAFT]
+    by_method = {row["method"]: row for row in rows[:7]}
+    assert [row["alpha"] for row in rows[7:]] == [0, 0.5, 1] and by_method[WISE_FT]["alpha"] == 0.3
+    assert by_method[TEMPERED]["temperature"] == 1.5
+    on_dev, on_tests = (temperature(part.logits["toy"][GRAFTED], part.labels["toy"]) for part in (dev, tests))
+    assert by_method[GRAFT_TEMPERED]["temperature"] == on_dev == pytest.approx(2, rel=0.1) and on_dev != on_tests
+    assert by_method[GRAFT_TEMPERED]["ece"] < 0.03 < 0.05 < by_method[GRAFTED]["ece"], "control: without it"
+    assert rows[9] == {**by_method[GRAFTED], "method": WISE_GRAFT, "alpha": 1.0}
+
+
+def test_no_limit_takes_all_rows():
+    tests, _ = cell(10)
+    assert [len(first_rows(tests, n).labels["toy"]) for n in (0, 4)] == [10, 4]
+    assert [len(first_rows(tests, n).logits["toy"][GRAFTED]) for n in (0, 4)] == [10, 4]
+
+
+def test_a_tempered_model_predicts_as_before_and_less_surely():
+    tests, _ = cell(100)
+    cooled = tempered(tests, 3.0).logits["toy"][TEMPERED]
+    assert np.array_equal(cooled.argmax(1), tests.logits["toy"][FINETUNED].argmax(1))
+    assert np.allclose(3 * cooled, tests.logits["toy"][FINETUNED], atol=1e-5)
+
+
+def test_dev_rows_are_no_test_set(tmp_path):
+    """They stand in the same file, and who reads test sets doesn't meet them."""
+    tests, dev = cell(5)
+    name = dev_set("toy")
+    labels, logits = tests.labels | {name: dev.labels["toy"]}, tests.logits | {name: dev.logits["toy"]}
+    write_predictions(tmp_path / "a.safetensors", Predictions(tests.label_names, labels, logits))
+    read = [read_predictions(tmp_path / "a.safetensors", dev=which) for which in (False, True)]
+    for part, wanted in zip(read, (tests, dev), strict=True):
+        assert [*part.labels] == ["toy"] == [*part.logits]
+        assert np.array_equal(part.labels["toy"], wanted.labels["toy"])
+        assert np.array_equal(part.logits["toy"][GRAFTED], wanted.logits["toy"][GRAFTED])

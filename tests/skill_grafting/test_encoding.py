@@ -1,0 +1,277 @@
+"""Prompts: the template stays whole, the sentences give way, and a user's text is only text."""
+
+import numpy as np
+import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import EsmTokenizer
+
+from skill_grafting.data.batching import by_length, collate, shuffled
+from skill_grafting.data.encoding import (
+    Example,
+    encode,
+    encode_completions,
+    label_completions,
+    label_word_ids,
+    rendered,
+)
+from skill_grafting.data.tasks import Prompt, TaskSpec, resolve_tasks
+from skill_grafting.errors import DataError, ModelError
+from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
+
+WORDS, BYTES = word_tokenizer(), byte_tokenizer()
+
+
+def row(sentence1: str, sentence2: str | None = None, label: str = "positive") -> dict:
+    return {"sentence1": sentence1, "sentence2": sentence2, "label": label}
+
+
+def encoded(*sentences: str | None, task: TaskSpec = TOY, mode: str = "prompt", most: int = 32, **more: str) -> Example:
+    (example,) = encode([row(*sentences, **more)], task, BYTES if mode == "autoregressive" else WORDS, mode, most)
+    return example
+
+
+def text_of(example: Example) -> str:
+    return " ".join(WORDS.convert_ids_to_tokens(example.input_ids))
+
+
+def bytes_of(example: Example) -> str:
+    return BYTES.decode(example.input_ids, clean_up_tokenization_spaces=False)
+
+
+def with_template(template: str) -> TaskSpec:
+    return TOY.model_copy(update={"prompt": Prompt(template=template, verbalizer=TOY.prompt.verbalizer)})
+
+
+def long_text(words: int, seed: int = 0) -> str:
+    return " ".join(np.random.default_rng(seed).choice(FILLERS, words))
+
+
+def test_a_template_is_filled():
+    example = encoded("the film was good")
+    assert text_of(example) == "[CLS] the film was good it was [MASK] . [SEP]"
+    assert example.label == 1 and example.token_type_ids == [0] * 10
+    doubled = encoded("film", task=with_template("{{ {sentence1} }} {mask}"))
+    assert text_of(doubled) == "[CLS] { film } [MASK] [SEP]", "doubled braces are braces"
+
+
+def test_a_pair_is_written_as_lm_bff_writes_it():
+    task = with_template("{sentence1:cut}?{mask}, {sentence2:lower}")
+    assert rendered(row("He left.", "She stayed."), task.prompt, WORDS, 32, "[MASK]") == "He left?[MASK], she stayed."
+    specs = resolve_tasks({})[0]
+    pairs = {name: specs[name].prompt.template for name in ("qnli", "rte", "snli", "mnli", "mrpc", "qqp")}
+    assert {*pairs.values()} == {task.prompt.template, "{sentence1}{mask}, {sentence2:lower}"}
+    short = rendered(row(f"{long_text(40)}.", "She stayed."), task.prompt, WORDS, 16, "[MASK]")
+    assert short.endswith("?[MASK], she stayed."), "what is cut to length"
+
+
+def test_standard_mode_has_no_template():
+    one, two = (encoded("the film", second, mode="standard") for second in (None, "was good"))
+    assert text_of(one) == "[CLS] the film [SEP]" and text_of(two) == "[CLS] the film [SEP] was good [SEP]"
+    assert two.token_type_ids == [0, 0, 0, 0, 1, 1, 1] and one.position == two.position == 0
+
+
+def test_a_causal_template_ends_where_the_word_comes():
+    example = encoded("the film was good.", mode="autoregressive")
+    assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
+
+
+def closing_tokenizer(mask: bool = False):
+    """One that puts its end token behind every text, and may have a mask token."""
+    tokenizer = byte_tokenizer()
+    end = (tokenizer.eos_token, tokenizer.eos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    if mask:
+        tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    return tokenizer
+
+
+@pytest.mark.parametrize("mode", ["autoregressive", "generative"])
+@pytest.mark.parametrize(
+    "tokenizer", [closing_tokenizer(), closing_tokenizer(mask=True), word_tokenizer()], ids=["end", "mask", "bert"]
+)
+def test_a_causal_prompt_ends_where_the_answer_comes(tokenizer, mode):
+    text = "the film was good . It was"
+    start = tokenizer(text)["input_ids"][: -1 if tokenizer.sep_token or tokenizer.eos_token else None]
+    rows = [row("the film was good .")]
+    if mode == "generative":
+        [example] = encode_completions(rows, TOY, tokenizer, 32)
+        word = tokenizer(" great", add_special_tokens=False)["input_ids"]
+        assert [*example.completion][: len(word)] == word
+    else:
+        [example] = encode(rows, TOY, tokenizer, mode, 32)
+        assert example.input_ids == start
+    assert example.position == len(start) - 1 and example.input_ids[: len(start)] == start
+
+
+@pytest.mark.parametrize(
+    ("end", "sent", "word"),
+    [(" {mask}", "film", " great"), ("  {mask}", "film ", " great"), ("\n{mask}", "film\n", "great"), (":\n\n{mask}", "film:\n\n", "great")],
+)  # fmt: skip
+def test_blanks_and_line_breaks_before_the_answer_are_sent_as_written(end, sent, word):
+    prompt = Prompt(template="{sentence1}" + end, verbalizer={"negative": "terrible", "positive": "great"})
+    task = TOY.model_copy(update={"causal_prompt": prompt})
+    assert bytes_of(encoded("film", task=task, mode="autoregressive")) == sent
+    for tokenizer in (BYTES, closing_tokenizer()):
+        words = label_completions(prompt, TOY.labels, tokenizer)
+        assert tokenizer.decode(words[1][:-1]) == word
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{mask}", "{sentence2} {0} {}", "a {b} c"])
+def test_braces_in_a_text_stay_text(text):
+    for mode, tokenizer in (("prompt", WORDS), ("autoregressive", BYTES)):
+        plain, start = tokenizer(text, add_special_tokens=False)["input_ids"], mode == "prompt"
+        assert encoded(text, mode=mode).input_ids[start : start + len(plain)] == plain
+
+
+def test_a_mask_token_in_a_text_is_left_out():
+    assert text_of(encoded("the [MASK] film [MASK]")) == "[CLS] the film it was [MASK] . [SEP]"
+    assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, "control: the tokenizer makes one"
+
+
+@pytest.mark.parametrize(
+    "template", ["{sentence1} It was {mask}.", "It was {mask}. {sentence1}", "{mask} {sentence1} it"]
+)
+@pytest.mark.parametrize("max_length", [9, 12, 20])
+def test_the_position_is_that_of_the_mask(template, max_length):
+    rows = [row(long_text(words, words)) for words in range(30)]
+    for example in encode(rows, with_template(template), WORDS, "prompt", max_length):
+        assert example.input_ids[example.position] == WORDS.mask_token_id
+        assert len(example.input_ids) <= max_length
+
+
+@pytest.mark.parametrize("max_length", [8, 9, 15, 40])
+def test_cutting_takes_from_the_sentence_only_and_no_more_than_it_must(max_length):
+    ending = WORDS("it was [MASK] .", add_special_tokens=False)["input_ids"] + [WORDS.sep_token_id]
+    for words in range(1, 30):
+        text = long_text(words, words)
+        example = encoded(text, most=max_length)
+        kept = min(words, max_length - 1 - len(ending))
+        assert example.input_ids[-len(ending) :] == ending and len(example.input_ids) == 1 + kept + len(ending)
+        assert text_of(example).split()[1 : 1 + kept] == text.split()[:kept]
+
+
+def test_cutting_keeps_byte_level_text_within_the_length():
+    for words in range(1, 30):
+        text = long_text(words, words) + " zzz qqq €"
+        example = encoded(text, mode="autoregressive", most=12)
+        assert len(example.input_ids) <= 12 and bytes_of(example).endswith(" It was")
+        assert text.startswith(bytes_of(example).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"
+
+
+@pytest.mark.parametrize("max_length", [7, 8, 12, 40])
+def test_cutting_needs_no_fast_tokenizer(tmp_path, max_length):
+    words = ["<cls>", "<pad>", "<eos>", "<unk>", *VOCABULARY[5:], "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    slow, task = EsmTokenizer(str(tmp_path / "vocab.txt")), with_template("{sentence1} it was {mask} .")
+    for count in range(1, 30):
+        (example,) = encode([row(long_text(count, count))], task, slow, "prompt", max_length)
+        kept = slow.convert_ids_to_tokens(example.input_ids)[1:-5]
+        assert kept == long_text(count, count).split()[: max_length - 6]
+
+
+def test_of_two_sentences_the_longer_gives_way():
+    first, second, both = (
+        encoded(*sentences, task=PAIRS, most=16, label="maybe")
+        for sentences in ((long_text(30), "the end"), ("the end", long_text(30)), (long_text(30), long_text(30, 1)))
+    )
+    assert text_of(first).endswith("? [MASK] , the end [SEP]") and len(first.input_ids) == 16
+    assert text_of(second).startswith("[CLS] the end ? [MASK] ,") and len(second.input_ids) == 16
+    assert second.label == 2
+    assert len(both.input_ids) <= 16 and both.input_ids.count(WORDS.mask_token_id) == 1
+    plain = encoded(long_text(30), long_text(30, 1), mode="standard", most=16)
+    assert len(plain.input_ids) == 16 and plain.input_ids.count(WORDS.sep_token_id) == 2
+
+
+def test_a_length_below_the_template_is_refused():
+    said = r"model.max_length: 5 is shorter than the template '\{sentence1\} It was \{mask\}.' alone"
+    with pytest.raises(ModelError, match=said):
+        encoded("the film", most=5)
+    assert len(encoded("the film", most=6).input_ids) == 6, "control: the template alone fits"
+
+
+@pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])
+def test_an_empty_text_is_encoded(mode):
+    assert len(encoded("", mode=mode).input_ids) >= 2
+
+
+def test_an_unknown_label_is_named_with_the_known_ones():
+    with pytest.raises(DataError, match="toy: label 'fine' is not one of negative, positive"):
+        encode([row("a"), row("b", label="fine")], TOY, WORDS, "prompt", 32)
+
+
+def test_label_words_are_single_tokens_after_a_space():
+    assert WORDS.convert_ids_to_tokens(label_word_ids(TOY.prompt, TOY.labels, WORDS)) == ["terrible", "great"]
+    assert BYTES.convert_ids_to_tokens(label_word_ids(TOY.causal_prompt, TOY.labels, BYTES)) == ["Ġterrible", "Ġgreat"]
+    prepending = prepending_tokenizer()
+    there = prepending.convert_ids_to_tokens(label_word_ids(TOY.causal_prompt, TOY.labels, prepending))
+    assert there == ["▁terrible", "▁great"] == prepending.tokenize("It was terrible great")[2:]
+    assert label_word_ids(TOY.prompt, TOY.labels[::-1], WORDS) == label_word_ids(TOY.prompt, TOY.labels, WORDS)[::-1]
+
+
+NOT_ONE = (
+    r"^verbalizer: '{}' \(label 'positive'\) is 2 tokens \({}\) for this tokenizer; a word must be one known token"
+)
+UNKNOWN = "'{}' \\(label '{}'\\) is unknown to this tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("negative", "positive", "said"),
+    [
+        ("terrible", "greatness", NOT_ONE.format("greatness", "great ##ness")),
+        ("terrible", "zebra", f"^verbalizer: {UNKNOWN.format('zebra', 'positive')}; a word"),
+        ("yak", "zebra", f"{UNKNOWN.format('yak', 'negative')}; {UNKNOWN.format('zebra', 'positive')}; a word"),
+        ("terrible", "good film", NOT_ONE.format("good film", "good film")),
+        ("Great", "great", r"'great' \(label 'positive'\) has the tokens of 'Great' \(label 'negative'\); a word"),
+    ],
+)
+def test_a_word_that_is_not_one_token_of_its_own_is_named(negative, positive, said):
+    prompt = Prompt(template="{sentence1} {mask}", verbalizer={"negative": negative, "positive": positive})
+    with pytest.raises(ModelError, match=said):
+        label_word_ids(prompt, TOY.labels, WORDS)
+
+
+def examples_of(lengths: list[int]) -> list[Example]:
+    return [Example([7] * length, None, number % 2, length - 1) for number, length in enumerate(lengths)]
+
+
+LENGTHS = np.random.default_rng(0).integers(1, 60, 200).tolist()
+
+
+@pytest.mark.parametrize("batch_tokens", [16, 100, 512, 2048])
+def test_batches_by_length_hold_each_example_once_and_no_more_tokens_than_allowed(batch_tokens):
+    batches = by_length(examples_of(LENGTHS), batch_tokens)
+    assert sorted(index for batch in batches for index in batch) == [*range(200)]
+    padded = [len(batch) * max(LENGTHS[index] for index in batch) for batch in batches]
+    assert all(len(batch) == 1 or size <= batch_tokens for batch, size in zip(batches, padded, strict=True))
+    assert batch_tokens > 512 or sum(padded) < 1.15 * sum(LENGTHS), "they hardly pad"
+    assert 200 * max(LENGTHS) > 1.8 * sum(LENGTHS), "control: padding to the longest of all costs far more"
+    assert by_length([], batch_tokens) == []
+
+
+@pytest.mark.parametrize(("batch_size", "bucket"), [(8, 16), (7, 1), (200, 2), (1000, 16)])
+def test_every_example_comes_once_an_epoch(batch_size, bucket):
+    batches = shuffled(examples_of(LENGTHS), batch_size, np.random.default_rng(1), bucket)
+    for _ in range(3):
+        epoch: list[int] = []
+        while len(epoch) < 200:
+            batch = next(batches)
+            assert 0 < len(batch) <= batch_size
+            epoch += batch
+        assert sorted(epoch) == [*range(200)]
+
+
+def test_the_order_is_that_of_the_seed():
+    def first(seed: int) -> list[list[int]]:
+        batches = shuffled(examples_of(LENGTHS), 8, np.random.default_rng(seed))
+        return [next(batches) for _ in range(60)]
+
+    assert first(1) == first(1) != first(2)
+    assert sorted(map(tuple, first(1)[:25])) != sorted(map(tuple, first(1)[25:50])), "epochs differ"
+
+
+def test_batches_are_padded_to_their_own_longest():
+    batch = collate(examples_of([3, 5, 1]), 9, runtime().device)
+    assert batch.inputs["input_ids"].tolist() == [[7, 7, 7, 9, 9], [7] * 5, [7, 9, 9, 9, 9]]
+    assert batch.inputs["attention_mask"].sum(1).tolist() == [3, 5, 1]
+    assert batch.labels.tolist() == [0, 1, 0] and batch.positions.tolist() == [2, 4, 0]
+    assert "token_type_ids" not in batch.inputs

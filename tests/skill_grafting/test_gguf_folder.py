@@ -1,0 +1,187 @@
+"""A GGUF file of a pico Llama model, unpacked, is the model it was made from."""
+
+import json
+import shutil
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from skill_grafting.errors import ModelError
+from skill_grafting.models.gguf_folder import unpack_gguf
+
+BYTES = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
+TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *BYTES, "Ġt", "Ġto", "ĠĠ", "it"]
+MERGES = ["Ġ t", "Ġt o", "Ġ Ġ", "i t"]
+SHAPE = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def pico_model(tied=True):
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=len(TOKENS), rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, rms_norm_eps=1e-5,
+                         max_position_embeddings=128, tie_word_embeddings=tied, **SHAPE)  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def neighbours(rows, heads):
+    """llama.cpp's order of query and key rows, as its converter makes it."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_tensors(model):
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    tensors = {f"{names.get_name(name.removesuffix('.weight'))}.weight": value for name, value in weights.items()}
+    for name in tensors:
+        if heads := {"attn_q": 4, "attn_k": 2}.get(name.split(".")[-2]):
+            tensors[name] = neighbours(tensors[name], heads)
+    return tensors
+
+
+def write_gguf(path, tensors, architecture="llama", stored="F32", add_bos=False, pre="smollm", extra=None):
+    writer = gguf.GGUFWriter(path, architecture)
+    for add, value in {
+        "context_length": 128, "embedding_length": 32, "feed_forward_length": 64, "block_count": 2, "head_count": 4,
+        "head_count_kv": 2, "rope_freq_base": 5000.0, "layer_norm_rms_eps": 1e-5, "tokenizer_model": "gpt2", "tokenizer_pre": pre,
+        "token_list": TOKENS, "token_merges": MERGES, "token_types": [3] * 3 + [1] * (len(TOKENS) - 3),
+        "bos_token_id": 1, "eos_token_id": 2, "add_bos_token": add_bos,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{add}")(value)
+    for key, value in (extra or {}).items():
+        writer.add_string(key, value)
+    for name, values in tensors.items():
+        kind = gguf.GGMLQuantizationType[stored if values.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
+    for part in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{part}_to_file")()
+    writer.close()
+    return path
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(torch.arange(40, 64).reshape(2, 12)).logits
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    model = pico_model()
+    return model, write_gguf(tmp_path_factory.mktemp("tied") / "pico.gguf", gguf_tensors(model))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tied):
+    folder = tied[1].with_name("folder")
+    unpack_gguf(tied[1], folder)
+    return folder
+
+
+def test_logits_are_those_of_the_original(tied, unpacked):
+    model, report = AutoModelForCausalLM.from_pretrained(unpacked, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    torch.testing.assert_close(logits(model.eval()), logits(tied[0]), atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_of_its_own_is_kept(tmp_path):
+    model = pico_model(tied=False)
+    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(model)), tmp_path / "folder")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
+    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("stored", "error"), [("Q4_1", 0.06), ("Q8_0", 0.006), ("F16", 0.001)])
+def test_packed_weights_come_back_near_the_original(tmp_path, tied, stored, error):
+    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), stored=stored), tmp_path / "folder")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype="auto").state_dict()
+    for name, value in tied[0].state_dict().items():
+        assert again[name].dtype == torch.float32
+        assert (again[name] - value).abs().mean() < error, name
+
+
+def test_same_file_same_bytes_and_nothing_else(tmp_path, tied, unpacked):
+    unpack_gguf(tied[1], tmp_path / "again")
+    files = sorted(path.name for path in unpacked.iterdir())
+    assert files == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert all((tmp_path / "again" / name).read_bytes() == (unpacked / name).read_bytes() for name in files)
+
+
+def test_config_says_what_the_author_wrote(unpacked):
+    config = json.loads((unpacked / "config.json").read_text())
+    assert (np.float32(config["rms_norm_eps"]), config["rope_parameters"]["rope_theta"]) == (np.float32(1e-5), 5000.0)
+    assert (config["head_dim"], config["dtype"], "quantization_config" in config) == (8, "float32", False)
+
+
+def test_tokenizer_splits_digits_and_keeps_special_tokens_whole(unpacked):
+    tokenizer = AutoTokenizer.from_pretrained(unpacked)
+    text = "it to  12<|im_end|>é"
+    assert tokenizer.tokenize(text) == ["it", "Ġto", "Ġ", "Ġ", "1", "2", "<|im_end|>", "Ã", "©"]
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.model_max_length) == ("<|im_start|>", "<|im_end|>", 128)
+
+
+def test_tokenizer_begins_with_bos_if_the_file_says_so(tmp_path, tied):
+    file = write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), add_bos=True, pre="gpt-2")
+    unpack_gguf(file, tmp_path / "folder")
+    assert AutoTokenizer.from_pretrained(tmp_path / "folder")("it")["input_ids"] == [1, TOKENS.index("it")]
+
+
+def refused(file, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        unpack_gguf(file, tmp_path / "folder")
+    assert not list(tmp_path.glob("folder*")), "a refused file must leave nothing behind"
+    assert str(file) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"architecture": "nonsense"}, "not a GGUF file that transformers reads"),
+    ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scaled rotary embeddings"),
+])  # fmt: skip
+def test_what_cannot_be_rebuilt_is_refused(tmp_path, tied, change, message):
+    assert message in refused(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), **change), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "values", "message"), [
+    ("blk.0.ffn_gate_inp.weight", np.zeros((4, 32), np.float32), "holds 21 tensors, of which its model reads only 20"),
+    ("blk.1.attn_v.weight", None, "model.layers.1.self_attn.v_proj.weight"),
+    ("output_norm.weight", np.ones(16, np.float32), "not a GGUF file that transformers reads"),
+])  # fmt: skip
+def test_a_tensor_that_has_no_place_is_missing_or_is_another_is_named(tmp_path, tied, name, values, message):
+    tensors = {key: value for key, value in (gguf_tensors(tied[0]) | {name: values}).items() if value is not None}
+    assert message in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.05, 0.3, 0.9, 0.999])
+def test_a_file_cut_short_is_damage_wherever_it_is_cut(tmp_path, tied, share):
+    whole = tied[1].read_bytes()
+    (tmp_path / "pico.gguf").write_bytes(whole[: int(len(whole) * share)])
+    assert "damaged" in refused(tmp_path / "pico.gguf", tmp_path)
+
+
+def test_another_kind_of_file_is_damage_and_a_missing_one_is_named(tmp_path):
+    assert "no such file" in refused(tmp_path / "pico.gguf", tmp_path)
+    (tmp_path / "pico.gguf").write_text("<html>not found</html>" * 100)
+    assert "damaged, or not a GGUF file" in refused(tmp_path / "pico.gguf", tmp_path)
+
+
+def test_an_earlier_folder_is_replaced(tmp_path, tied, unpacked):
+    shutil.copytree(unpacked, tmp_path / "folder")
+    (tmp_path / "folder" / "stale.json").write_text("{}")
+    unpack_gguf(tied[1], tmp_path / "folder")
+    assert not (tmp_path / "folder" / "stale.json").exists()

@@ -1,0 +1,160 @@
+"""Kinds of models of transformers, tiny and random: each is read and grafted right, or refused in one line.
+
+Right is: its layers are the blocks, whole; a text says in a batch what it says alone to the plain class; a graft of everything
+is the fine-tuned model.  Nothing of the project is told of the kinds but by their configs.
+"""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from transformers.models.auto import modeling_auto, tokenization_auto
+
+from skill_grafting import load_graft
+from skill_grafting.errors import GraftError
+from skill_grafting.models.importing import import_model
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import TOKENIZER_FILES
+from skill_grafting.models.predicting import predict
+from skill_grafting.models.probing import without_cache
+from skill_grafting.patches.localize import localize
+from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
+
+CLASSES = {
+    "standard": (hf.AutoModelForSequenceClassification, modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
+    "prompt": (hf.AutoModelForMaskedLM, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
+    "autoregressive": (hf.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
+}
+EVERY = {kind for _, mapping in CLASSES.values() for kind in mapping}
+# what makes a config small, by the names that settings have
+SMALL = dict.fromkeys(
+    ["hidden_size", "d_model", "n_embd", "emb_dim", "dim", "word_embed_proj_dim", "embedding_size"], 32
+)
+SMALL |= dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "decoder_layers"], 3)
+SMALL |= dict.fromkeys(["num_attention_heads", "num_key_value_heads", "n_head", "n_heads", "num_heads"], 4)
+SMALL |= dict.fromkeys(["decoder_attention_heads", "num_experts", "num_local_experts", "state_size"], 4)
+SMALL |= dict.fromkeys(["intermediate_size", "n_inner", "d_inner", "ffn_dim", "hidden_dim", "dff"], 64)
+SMALL |= dict.fromkeys(["ffn_hidden_size", "decoder_ffn_dim", "moe_intermediate_size"], 64)
+SMALL |= dict.fromkeys(["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"], 66)
+SMALL |= {
+    "d_head": 8,
+    "head_dim": 8,
+    "block_sizes": [2, 2],
+    "attention_window": 8,
+    "num_experts_per_tok": 2,
+    "rotary_dim": 4,
+}
+SMALL |= {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+BLOCKS = re.compile(
+    r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\."
+)
+LARGEST = 3_000_000
+
+USUAL = [
+    ("bert", "standard"), ("roberta", "prompt"), ("albert", "standard"), ("deberta-v2", "prompt"), ("modernbert", "standard"),
+    ("xlm", "standard"), ("flaubert", "prompt"), ("xlnet", "standard"), ("opt", "autoregressive"), ("opt", "standard"),
+    ("gpt2", "autoregressive"), ("llama", "autoregressive"), ("trocr", "autoregressive"), ("mixtral", "standard"),
+    ("bloom", "autoregressive"), ("convbert", "prompt"), ("fnet", "standard"), ("canine", "standard"), ("mpnet", "prompt"),
+    ("markuplm", "standard"), ("hrm_text", "autoregressive"), ("tapas", "prompt"), ("rwkv", "autoregressive"),
+    ("codegen", "autoregressive"), ("gemma3", "autoregressive"), ("gpt2", "standard"),
+]  # fmt: skip
+
+
+def small(known: type) -> dict:
+    """Settings that make a config small, and the configs inside it, of which one is about text."""
+    usual = known()
+    names = {*usual.to_dict(), *getattr(known, "attribute_map", {})}
+    inside = {name: type(part) for name in known.sub_configs if (part := getattr(usual, name, None)) is not None}
+    values = {name: value for name, value in SMALL.items() if name in names}
+    return values | {name: {"model_type": part.model_type, **small(part)} for name, part in inside.items()}
+
+
+def pair_of(kind: str, mode: str, folder: Path) -> tuple[Path, Path]:
+    """A base, without the head of a task, and one moved everywhere; skips what can't be made this small."""
+    auto, mapping = CLASSES[mode]
+    try:
+        known = hf.CONFIG_MAPPING[kind]
+        config = known(**small(known))
+        with torch.device("meta"):
+            size = sum(weight.numel() for weight in auto.from_config(config).parameters())
+        assert size < LARGEST
+        torch.manual_seed(0)
+        tuned = auto.from_config(config).eval()
+    except Exception as error:
+        pytest.skip(f"{mapping[kind]} can't be made small: {error}")
+    base = auto.from_config(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for before, after in zip(base.parameters(), tuned.parameters(), strict=True):
+            if before.dim() > 1:
+                before.copy_(0.2 * torch.randn(before.shape, generator=generator))
+            after.copy_(before + 0.05 * torch.randn(before.shape, generator=generator))
+    backbone = base.base_model if mode == "standard" else base
+    for name, model in {"base": backbone, "tuned": tuned}.items():
+        model.save_pretrained(folder / name, save_original_format=False)
+        word_tokenizer().save_pretrained(folder / name)
+    return folder / "base", folder / "tuned"
+
+
+def plain(folder: Path, mode: str, model: LabelModel, examples: list) -> torch.Tensor:
+    """Each text alone through the plain class, with all of the tokenizer's tables that it takes."""
+    stock, rows = CLASSES[mode][0].from_pretrained(folder).eval(), []
+    taken = {"input_ids", "token_type_ids"} & {*inspect.signature(stock.forward).parameters}
+    for example in examples:
+        inputs = {name: torch.tensor([ids]) for name in taken if (ids := getattr(example, name))}
+        with torch.no_grad():
+            logits = stock(**inputs, **without_cache(stock)).logits[0]
+        rows.append(logits if mode == "standard" else logits[example.position, model._word_ids])
+    return torch.stack(rows)
+
+
+def outcome(kind: str, mode: str, folder: Path) -> str:
+    """`right` or the line of a refusal; asserts all else."""
+    base, tuned = pair_of(kind, mode, folder)
+    settings = model_settings(mode)
+    try:
+        spec = import_model(base, settings, folder / "imported")
+        model = LabelModel.load(tuned, TOY, settings, runtime(100_000))
+        groups = ["layers", *({*spec.groups.values()} - {"layers", "head"})]
+        localize(base=str(base), finetuned=str(tuned), to=folder / "patch", sparsity=[1.0], region=groups, mode=mode)
+        found = load_graft(base, folder / "patch")
+    except GraftError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    layers = {name for name, group in spec.groups.items() if group == "layers"}
+    blocks = {name for name in spec.groups if BLOCKS.match(name)}
+    assert layers == blocks, (kind, mode, sorted(layers ^ blocks)[:4])
+    examples = model.encode(toy_rows(12))
+    expected = plain(tuned, mode, model, examples)
+    scale = float(expected.abs().max())
+    assert float((predict(model, examples) - expected).abs().max()) < 1e-3 * scale, (kind, mode, "padded")
+    wanted = CLASSES[mode][0].from_pretrained(tuned)
+    there = dict(found.named_parameters())
+    unequal = [name for name, weight in wanted.named_parameters() if not torch.equal(weight, there[name])]
+    assert not unequal, (kind, mode, unequal[:4])
+    return "right"
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the kinds themselves
+@pytest.mark.parametrize(("kind", "mode"), USUAL)
+def test_a_kind_is_right_or_refused(tmp_path, kind, mode):
+    refused = {("fnet", "standard"): "padded on whichever", ("convbert", "prompt"): "padded on whichever"}
+    refused |= {("canine", "standard"): "no embeddings of tokens", ("tapas", "prompt"): "can't be run on two texts"}
+    assert refused.get((kind, mode), "right") in outcome(kind, mode, tmp_path)
+
+
+def test_every_file_of_a_tokenizers_vocabulary_travels_with_a_model():
+    names = [name for kind, name in tokenization_auto.TOKENIZER_MAPPING_NAMES.items() if name and kind in EVERY]
+    classes = [part for name in names if (one := getattr(hf, name, None)) for part in one.__mro__]
+    files = {file for one in classes for file in vars(one).get("vocab_files_names", {}).values()}
+    assert len(files) > 10 and files <= {*TOKENIZER_FILES}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for mode, (_, mapping) in CLASSES.items() for kind in mapping])
+def test_every_kind_is_right_or_refused(tmp_path, kind, mode):
+    print(f"{kind} {mode}: {outcome(kind, mode, tmp_path)}")

@@ -1,0 +1,454 @@
+"""Mask learning is the paper's optimisation, on one array of logits."""
+
+import math
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from skill_grafting.errors import TrainingError
+from skill_grafting.grafting.apply import graft, transplant
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
+from skill_grafting.localizers.evidence import DevRating, LocalizerInput, OwnScores
+from skill_grafting.localizers.learned import (
+    LEARNED,
+    MOVEMENT,
+    LearnedMask,
+    Learning,
+    MaskLogits,
+    learn_from,
+    learn_mask,
+)
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.models.evidence import evidence_about, with_dev
+from skill_grafting.models.predicting import dev_score, predictions_of
+from stages.workflow.core.cells import GraftCell, evidence_of
+from tests.memory import PeakBytes
+from tests.pico import TOY, localizer_settings, same
+
+OFFSET = 1.0
+ABSOLUTE = localizer_settings("learned", steps=20, learning_rate=100.0, rate_kind="absolute", offset=OFFSET)
+RELATIVE = localizer_settings("learned", steps=10, learning_rate=1.0, offset=10.0)
+SIGMOID = 1 / (1 + math.exp(10.0))  # of a logit before the first relative step
+
+
+def changed(settings: Learning, **changes: Any) -> Learning:
+    return settings.model_copy(update=changes)
+
+
+class Small:
+    """A small network between two sets of values, with its data and a base mask."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64, width: int = 8, base: int = 12) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.network = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)).to(dtype)
+        self.weights = dict(self.network.named_parameters())
+        self.region = Region({name: tuple(weight.shape) for name, weight in self.weights.items()})
+        before, moved = (
+            {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in self.region.shapes.items()}
+            for _ in range(2)
+        )
+        self.pretrained, self.finetuned = before, {name: before[name] + 0.5 * moved[name] for name in moved}
+        self.inputs = torch.randn(24, 6, generator=generator).to(dtype)
+        with torch.no_grad():
+            self.labels = functional_call(self.network, self.finetuned, (self.inputs,)).argmax(1)
+        self.base = self.moved_most(base)
+        self.scale = 1.0
+
+    def loss(self, values: dict[str, Tensor]) -> Tensor:
+        """Training loss with these values in the network."""
+        logits = functional_call(self.network, values, (self.inputs,))
+        return self.scale * nn.functional.cross_entropy(logits, self.labels)
+
+    def loss_gradient(self) -> Tensor:
+        """The function that learn_mask asks for: the loss with the live weights, gradients left in `.grad`."""
+        self.network.zero_grad(set_to_none=True)
+        loss = self.loss(self.weights)
+        loss.backward()
+        return loss.detach()
+
+    def moved_most(self, k: int) -> GraftMask:
+        return movement_mask(self.region, movement_order(self.pretrained, self.finetuned, self.region, k), k)
+
+    def start(self, offset: float = OFFSET) -> MaskLogits:
+        """T before the first step."""
+        return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
+
+    def learn(
+        self, settings: Learning, k: int = 30, rule: str = "top_k", rating: Callable | None = None
+    ) -> tuple[LearnedMask, MaskLogits]:
+        """The result and the final T."""
+        logits = self.start(settings.offset)
+        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, rating)
+        return learned, logits
+
+
+def literal(small: Small, settings: Learning, sign: int = 1) -> dict[str, Tensor]:
+    """Equations 2 to 4 as the paper prints them: S, autograd through gamma, plain gradient descent.
+
+    `sign=-1` is the control: the base enters with the wrong sign.
+    """
+    base = {name: (logits > 0).double() for name, logits in small.start().logits.items()}
+    s = {name: torch.full_like(small.pretrained[name], -settings.offset) for name in base}
+    for _ in range(settings.steps):
+        gammas, blended, moved = [], {}, {name: values.requires_grad_() for name, values in s.items()}
+        for name, values in moved.items():
+            inside = 1 - values.sigmoid() if sign > 0 else values.sigmoid()
+            gamma = base[name] * inside + (1 - base[name]) * values.sigmoid()
+            gammas.append(gamma.sum())
+            blended[name] = small.pretrained[name].lerp(small.finetuned[name], gamma.to(values.dtype))
+        loss = small.loss(blended) + settings.l1 * sum(gammas)
+        gradients = torch.autograd.grad(loss, [*moved.values()])
+        steps = zip(moved.items(), gradients, strict=True)
+        s = {name: values.detach() - settings.learning_rate * gradient for (name, values), gradient in steps}
+    return {name: torch.where(base[name] == 1, -values, values) for name, values in s.items()}
+
+
+def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+@pytest.mark.parametrize(("dtype", "l1"), [(torch.float64, 0.0), (torch.float32, 0.0), (torch.float64, 0.001)])
+def test_learning_is_the_papers_equations_2_to_4(dtype, l1):
+    small, settings = Small(dtype), changed(ABSOLUTE, l1=l1)
+    learned = small.learn(settings)[1].logits
+    assert distance(learned, small.start().logits) > 1, "control: the logits went somewhere"
+    assert distance(learned, literal(small, settings)) < 1e-5
+    assert distance(learned, literal(small, settings, sign=-1)) > 1, "control: a wrong sign on the base"
+
+
+def test_blending_ends_at_the_two_models():
+    small = Small()
+    for offset, values in ((50.0, small.finetuned), (-50.0, small.pretrained)):
+        logits = MaskLogits.around(GraftMask.full(small.region), small.pretrained, small.finetuned, offset)
+        logits.blend_into(small.weights)
+        assert distance({name: weight.detach() for name, weight in small.weights.items()}, values) < 1e-12
+
+
+def test_relative_rate_has_no_unit_of_the_loss():
+    masks = {}
+    for kind, settings in (("relative", RELATIVE), ("absolute", ABSOLUTE)):
+        for scale in (1.0, 1000.0, 0.001):
+            small = Small()
+            small.scale = scale
+            masks[kind, scale] = small.learn(settings)[0].mask
+    assert all(masks["relative", scale].equals(masks["relative", 1.0]) for scale in (1000.0, 0.001))
+    start = Small().learn(changed(RELATIVE, steps=0))[0].mask
+    assert not masks["relative", 1.0].equals(start), "control: it learned something"
+    assert not any(masks["absolute", scale].equals(masks["absolute", 1.0]) for scale in (1000.0, 0.001)), "control"
+
+
+def first_step(k: int, rises: Tensor, **changes: Any) -> tuple[float, float]:
+    """Step size and weight of the l1 norm where the loss lifts the mask logits by these amounts."""
+    small, slope = Small(base=0), SIGMOID * (1 - SIGMOID)
+    logits, settings = small.start(10.0), changed(RELATIVE, **{"steps": 1, **changes})
+    for (name, weight), part in zip(small.weights.items(), rises.split(small.region.sizes), strict=True):
+        weight.grad = -part.view_as(weight) / slope / (small.finetuned[name] - small.pretrained[name])
+    return logits.relative(small.weights, settings, k)
+
+
+def test_the_relative_rate_never_takes_the_smallest_rise_for_its_measure():
+    size = Small().region.size
+    rises = torch.full((size,), -1e-8, dtype=torch.float64)
+    rises[:6] = torch.tensor([4.0, 3.0, 2.0, 1.0, 1e-3, 1e-13], dtype=torch.float64) * 1e-8
+    for steps in (1, 7):  # the parameter at the place of the budget is at the threshold after them
+        assert first_step(3, rises, steps=steps)[0] == pytest.approx(1 / 2e-8 / steps, rel=1e-6)
+    assert first_step(6, rises)[0] == first_step(40, rises)[0] == pytest.approx(1 / 2e-8, rel=1e-6)
+    old = 1 / float(rises[rises > 0].min())
+    assert old > 1e5 * first_step(40, rises)[0], "control: the smallest that wants in"
+
+
+def test_the_relative_rate_is_measured_at_the_first_step_alone():
+    small, start = Small(), Small().start(RELATIVE.offset)
+    start.blend_into(small.weights)
+    small.loss_gradient()
+    rate, _ = start.relative(small.weights, RELATIVE, 30)
+    fixed = changed(RELATIVE, rate_kind="absolute", learning_rate=rate)
+    assert same(Small().learn(RELATIVE)[1].logits, Small().learn(fixed)[1].logits)
+
+
+def test_l1_is_in_units_of_the_measured_rise_and_leaves_the_rate_alone():
+    rises = torch.linspace(-1, 1, Small().region.size, dtype=torch.float64) * 1e-8
+    rate, l1 = first_step(9, rises, l1=0.5)
+    assert rate == first_step(9, rises)[0] and first_step(9, rises)[1] == 0
+    assert first_step(9, rises * 1000, l1=0.5)[1] == pytest.approx(1000 * l1)
+    assert l1 * SIGMOID * (1 - SIGMOID) == pytest.approx(0.5 / rate, abs=0), "half of what lifts the last of the budget"
+
+
+def test_a_heavy_relative_l1_does_not_blow_up_the_step():
+    """With the penalty within the measure fewer and fewer want in, and the steps grew without bound."""
+    ends = {}
+    for l1 in (0.0, 0.5, 2.0):
+        logits = Small().learn(changed(RELATIVE, steps=5, l1=l1), 30)[1].logits
+        ends[l1] = max(float(values.abs().max()) for values in logits.values())
+    assert ends[2.0] < 2 * max(ends[0.0], 10.0)
+
+
+def test_relative_rate_stands_still_if_nothing_wants_in():
+    small = Small(base=5)
+
+    def indifferent() -> Tensor:
+        for weight in small.weights.values():
+            weight.grad = torch.zeros_like(weight)
+        return torch.tensor(1.0)
+
+    result = learn_mask(small.weights, small.start(), Budget(5), RELATIVE, indifferent)
+    assert result.mask.equals(small.base)
+
+
+def test_threshold_has_those_above_it_and_never_more_than_the_budget():
+    small = Small()
+    free, logits = small.learn(ABSOLUTE, small.region.size, "threshold")
+    above = (small.region.flatten(logits.logits) > 0).nonzero().reshape(-1)
+    assert 0 < len(above) < small.region.size
+    assert torch.equal(free.mask.region_indices(), above)
+    tight = small.learn(ABSOLUTE, len(above) - 3, "threshold")[0].mask
+    assert tight.selected == len(above) - 3
+    assert {*tight.region_indices().tolist()} < {*above.tolist()}
+
+
+@pytest.mark.parametrize("base", [0, 12])
+def test_without_steps_top_k_is_the_movement_mask_and_a_threshold_gives_the_base(base):
+    small, none = Small(base=base), changed(RELATIVE, steps=0)
+    for budget in (base, 25, 40):
+        assert small.learn(none, budget)[0].mask.equals(small.moved_most(budget))
+    assert small.learn(none, 30, "threshold")[0].mask.equals(small.base)
+    assert not small.learn(RELATIVE, 25)[0].mask.equals(small.moved_most(25)), "control"
+
+
+def rated(ranks: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
+    """Learning with these ratings (agreement, minus loss), and the masks that were rated, read back from the weights."""
+    small, seen, left = Small(), [], iter(ranks)
+
+    def rating() -> DevRating:
+        values = {name: weight.detach().clone() for name, weight in small.weights.items()}
+        grafted = {name: (values[name] == small.finetuned[name]) for name in values}
+        seen.append(GraftMask.from_region_indices(small.region, small.region.flatten(grafted).nonzero().reshape(-1)))
+        agreement, minus_loss = next(left)
+        return DevRating(agreement, 0.5, -minus_loss)
+
+    return small.learn(changed(ABSOLUTE, steps=4, select="dev", eval_steps=eval_steps), rating=rating)[0], seen
+
+
+def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
+    result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.9, -1.5)])
+    assert result.step == 2 and result.mask.equals(seen[1])
+    assert {mask.selected for mask in seen} == {30}, "the binary graft is what is rated"
+    assert not seen[1].equals(seen[3]), "control: the last one is another"
+    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.9, -1.5)])[0].step == 3, "the loss decides between equals"
+
+
+def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
+    result, seen = rated([(0.2, 0.0), (0.3, 0.0)], eval_steps=3)
+    assert len(seen) == 2 and result.step == 4
+    assert [entry["step"] for entry in result.history if "dev_agreement" in entry] == [3, 4]
+    assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
+
+
+def evidence_in(small: Small, **more: Any) -> LocalizerInput:
+    """What learn_from asks of a model, with the small network."""
+    return LocalizerInput(
+        small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
+        small.loss_gradient, lambda *_: {}, np.random.default_rng(0), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", ["top_k", "threshold"])
+@pytest.mark.parametrize("wrong", [0, 3, 6])
+def test_the_authors_rule_is_their_loop(rule, wrong):
+    """`train_graft`: after every step the score of the rounded graft on train plus dev, kept if it is above all before."""
+    small, settings = Small(), changed(ABSOLUTE, select="authors", eval_steps=1)
+    generator = torch.Generator().manual_seed(wrong)
+    dev = torch.randn(9, 6, generator=generator).double()
+    answers = functional_call(small.network, small.finetuned, (dev,)).argmax(1).roll(wrong)
+
+    def scores(values: dict[str, Tensor]) -> OwnScores:
+        sets = ((small.inputs, small.labels), (dev, answers))
+        return OwnScores(
+            *(float((functional_call(small.network, values, (x,)).argmax(1) == y).double().mean()) for x, y in sets)
+        )
+
+    baseline, theirs, seen = 0.0, None, []
+    for step in range(1, settings.steps + 1):
+        flat = small.region.flatten(literal(small, changed(settings, steps=step)))
+        chosen = flat.topk(30).indices
+        mask = GraftMask.from_region_indices(small.region, chosen if rule == "top_k" else chosen[flat[chosen] > 0])
+        seen.append(sum(scores(graft(small.pretrained, small.finetuned, mask))))
+        if seen[-1] > baseline:
+            baseline, theirs = seen[-1], (step, mask)
+
+    evidence = evidence_in(small, own_scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
+    found = learn_from(small.base, evidence, settings, Budget(30, rule))
+    assert found.record["step"] == theirs[0] and found.mask.equals(theirs[1])
+    assert [
+        sum(entry[name] for name in OwnScores._fields) for entry in found.record["history"] if "dev_score" in entry
+    ] == seen
+    last = learn_from(small.base, evidence, changed(settings, select="last"), Budget(30, rule))
+    assert last.record["step"] == settings.steps and not last.mask.equals(found.mask), "control"
+
+
+@pytest.mark.parametrize(("select", "own"), [("dev", 0), ("authors", 1), ("last", 0)])
+@pytest.mark.parametrize(
+    ("learned", "movement", "kept"),
+    [((0.9, 0.8), (0.8, 0.9), LEARNED), ((0.9, 0.8), (0.9, 0.8), LEARNED), ((0.9, 0.8), (0.9, 0.9), MOVEMENT), ((0.8, 0.9), (0.9, 0.1), MOVEMENT)],
+)  # fmt: skip
+def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept, select, own):
+    small, asked = Small(), iter([OwnScores(0.5, 0.5)] * own)
+    ratings = iter([DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
+    evidence = evidence_in(small, dev_rating=lambda: next(ratings), own_scores=lambda: next(asked))
+    settings = changed(RELATIVE, select=select, eval_steps=10, fallback=True)
+    found = learn_from(small.base, evidence, settings, Budget(30))
+    assert not [*ratings] and not [*asked]
+    assert found.mask.selected == 30 and found.record["kept"] == kept
+    moved = small.moved_most(30)
+    assert found.mask.equals(moved) == (kept == MOVEMENT)
+    assert same(small.weights, graft(small.pretrained, small.finetuned, moved)), "what was rated last"
+    assert found.record["dev"][MOVEMENT] == {"agreement": movement[0], "accuracy": movement[1], "loss": 0.1}
+
+
+@pytest.mark.parametrize("select", ["dev", "authors", "last"])
+def test_without_the_fallback_the_learned_mask_is_kept(select):
+    small = Small()
+    evidence = evidence_in(small, dev_rating=lambda: DevRating(0.5, 0.5, 1.0), own_scores=lambda: OwnScores(0.5, 0.5))
+    found = learn_from(small.base, evidence, changed(RELATIVE, select=select, steps=2), Budget(30))
+    assert "kept" not in found.record and not found.mask.equals(small.moved_most(30))
+
+
+def test_the_last_mask_is_kept_without_a_look_at_dev():
+    def refuse() -> DevRating:
+        raise AssertionError("dev was rated")
+
+    assert Small().learn(ABSOLUTE, rating=refuse)[0].step == ABSOLUTE.steps
+    with pytest.raises(AssertionError, match="dev was rated"):
+        Small().learn(changed(ABSOLUTE, select="dev"), rating=refuse)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_ends_learning(bad):
+    small, losses = Small(), [1.0, bad, *[1.0] * 8, bad]
+
+    def gradient() -> Tensor:
+        small.loss_gradient()
+        return torch.tensor(losses.pop(0))
+
+    with pytest.raises(FloatingPointError, match=rf"the loss became {bad} at step 1$"):
+        learn_mask(small.weights, small.start(), Budget(30), ABSOLUTE, gradient)
+    assert losses == [bad], "losses of ten steps are read at once"
+
+
+def peak_arrays(settings: Learning, copies: int = 0) -> float:
+    """Most region-sized arrays that learning itself makes at once, temporary ones too; the two models not counted."""
+    generator = torch.Generator().manual_seed(0)
+    region = Region({f"layer.{number}": (100, 100) for number in range(12)})
+    pretrained, finetuned, weights, gradients = (
+        {name: torch.randn(shape, generator=generator) for name, shape in region.shapes.items()} for _ in range(4)
+    )
+
+    def gradient() -> Tensor:
+        for name, weight in weights.items():
+            weight.grad = gradients[name]
+        return torch.tensor(1.0)
+
+    with PeakBytes() as counter:
+        extra = [values.clone() for values in [*pretrained.values()] * copies]
+        logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
+        rating, budget = lambda: DevRating(0.0, 0.0, 0.0), Budget(region.size // 100)
+        learn_mask(weights, logits, budget, settings, counter.leaving_out(gradient), rating)
+    assert len(extra) == copies * len(weights)
+    return counter.peak / (4 * region.size)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [RELATIVE, ABSOLUTE, changed(RELATIVE, select="dev", eval_steps=1)],
+    ids=["relative", "absolute", "rated"],
+)
+def test_beside_both_models_learning_holds_one_array_and_temporary_ones_of_a_tensor(settings):
+    assert 1.0 < peak_arrays(changed(settings, steps=2)) < 1.5
+    assert peak_arrays(changed(settings, steps=2), copies=1) > 1.9, "control: an extra copy is noticed"
+
+
+def opened_in(make_cell) -> tuple[Any, GraftCell]:
+    cell = make_cell("prompt")
+    return cell, GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+
+
+def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
+    cell, opened = opened_in(make_cell)
+    test = opened.model.encode(cell.rows["test"])
+    whole, budget = dev_score(cell.load(), test)[0], Budget.of(opened.region, 0.1, "top_k", "graft.sparsity")
+    evidence = evidence_of(opened, "learned", cell.rows["train"])
+    mask = find_mask("learned", evidence, localizer_settings("learned"), budget).mask
+    assert mask.selected == opened.region.budget(0.1)
+    opened.model.put(transplant(opened.pretrained, opened.values_at(mask), mask))
+    assert dev_score(opened.model, test)[0] > 0.95 * whole > 0.9
+    random = torch.randperm(mask.region.size, generator=torch.Generator().manual_seed(0))[: budget.k]
+    opened.model.put(graft(opened.pretrained, opened.finetuned, GraftMask.from_region_indices(opened.region, random)))
+    assert dev_score(opened.model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
+
+
+def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
+    (cell, opened), records = opened_in(make_cell), []
+    settings = localizer_settings("learned", select="dev", eval_steps=2, fallback=True, steps=4)
+    for dev in (cell.rows["dev"], None):
+        evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
+        records.append(find_mask("learned", evidence, settings, Budget(200)).record)
+    assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [2, 4]
+    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_agreement" in entry]
+    assert records[0]["kept"] in (LEARNED, MOVEMENT) and "kept" not in records[1]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])
+def test_own_scores_are_by_the_tasks_own_metric_on_train_and_dev(make_cell, metric):
+    cell, opened = opened_in(make_cell)
+    model, positive = copy(opened.model), TOY.labels[1] if metric == "f1" else None
+    model.task = model.task.model_copy(update={"metric": metric, "positive": positive})
+    rows = {"train": cell.rows["train"][:7], "dev": cell.rows["dev"][:11]}
+    evidence = evidence_about(model, opened.region, opened.pretrained, opened.finetuned, rows["train"], ("mask",))
+    evidence.put_graft(GraftMask.empty(opened.region))
+    found = with_dev(evidence, model, rows["train"], rows["dev"]).own_scores()
+    for split, score in zip(rows, found, strict=True):
+        guessed = predictions_of(model, model.encode(rows[split]))[0][:, 0].tolist()
+        right = [model.task.labels.index(row["label"]) for row in rows[split]]
+        assert 0 < sum(map(int.__eq__, guessed, right)) < len(right), "control"
+        assert score == pytest.approx(naive_metric(metric, guessed, right)), split
+
+
+def naive_metric(metric: str, guessed: list[int], right: list[int]) -> float:
+    """The definition, from the counts."""
+    pairs = [*zip(guessed, right, strict=True)]
+    yes, no, over, under = (pairs.count(pair) for pair in ((1, 1), (0, 0), (1, 0), (0, 1)))
+    if metric == "accuracy":
+        return (yes + no) / len(pairs)
+    if metric == "f1":
+        return 2 * yes / (2 * yes + over + under)
+    scale = math.sqrt((yes + over) * (yes + under) * (no + over) * (no + under))
+    return (yes * no - over * under) / scale if scale else 0.0
+
+
+def test_agreement_is_with_the_fine_tuned_model_not_with_the_labels(make_cell):
+    cell, opened = opened_in(make_cell)
+    other = dict(zip(TOY.labels, TOY.labels[::-1], strict=True))
+    wrong = [{**row, "label": other[row["label"]]} for row in cell.rows["dev"]]
+    evidence = evidence_of(opened, "learned", cell.rows["train"], wrong)
+    evidence.put_graft(GraftMask.full(opened.region))
+    whole = evidence.dev_rating()
+    right, _ = dev_score(cell.load(), opened.model.encode(cell.rows["dev"]))
+    assert whole.agreement == 1 and whole.accuracy == pytest.approx(1 - right)
+    evidence.put_graft(GraftMask.empty(opened.region))
+    assert evidence.dev_rating().agreement < 1, "control: the pretrained model"
+
+
+def test_a_loss_that_diverges_names_the_learning_rate(make_cell):
+    cell, opened = opened_in(make_cell)
+    opened.model.model.get_input_embeddings().weight.data.fill_(float("nan"))
+    evidence = evidence_of(opened, "learned", cell.rows["train"])
+    with pytest.raises(TrainingError, match=r"nan at step 0; lower localizer.learned.learning_rate \(1.0\)"):
+        find_mask("learned", evidence, localizer_settings("learned"), Budget(200))

@@ -1,0 +1,607 @@
+"""The patch between any two checkpoints: found tensor by tensor, in their own dtype, and refused in one line where it can't be."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertLMHeadModel,
+    NystromformerConfig,
+    NystromformerForSequenceClassification,
+    XLMRobertaConfig,
+)
+
+from skill_grafting.grafting.region import Region
+from skill_grafting.grafting.select import top_k
+from skill_grafting.io import write_text
+from skill_grafting.localizers.movement import movement
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import Budget, find_mask, localizer_of, settings_of
+from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.checkpoints import Checkpoint, skeleton
+from skill_grafting.models.evidence import draws, from_tensors
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.structure import anatomy_of
+from skill_grafting.patches.card import render
+from skill_grafting.patches.live import load_graft
+from skill_grafting.patches.localize import parsed
+from skill_grafting.patches.pair import squared_movement
+from skill_grafting.patches.paths import PATCH
+from tests.graft_project import graft
+from tests.graft_project import refused as graft_refused
+from tests.pico import TOY, bert_config, save_with_words, toy_rows
+from tests.sealed import edit_tensors, read_patch, set_config
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+LABELS = {"0": "negative", "1": "positive"}
+WITHOUT_ROWS = [name for name in NAMES if not localizer_of(name).needs_model]
+
+
+@pytest.fixture(scope="module")
+def tuned(pico_bert, tmp_path_factory) -> Path:
+    """A classifier on the pico BERT that has moved everywhere, saved by transformers without a tokenizer."""
+    folder = tmp_path_factory.mktemp("tuned")
+    names = {int(number): name for number, name in LABELS.items()}
+    model = AutoModelForSequenceClassification.from_pretrained(pico_bert, id2label=names)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=generator)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def pair(pico_bert, tuned, tmp_path) -> list[Path]:
+    """Both folders, for a test to change."""
+    return [Path(shutil.copytree(folder, tmp_path / name)) for folder, name in ((pico_bert, "base"), (tuned, "tuned"))]
+
+
+def localize(base: Path | str, tuned: Path | str, to: Path, options: str = "") -> None:
+    graft("localize", "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options))
+
+
+def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str = "", lines: int = 1) -> str:
+    """The lines with which it refuses; nothing is written."""
+    words = "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options)
+    return graft_refused(capsys, "localize", *words, lines=lines)
+
+
+def in_type(folder: Path, dtype: torch.dtype) -> None:
+    edit_tensors(folder, lambda tensors: tensors.update({name: values.to(dtype) for name, values in tensors.items()}))
+
+
+def moved(folder: Path, to: Path) -> Path:
+    """A copy of a checkpoint that was moved everywhere."""
+    shutil.copytree(folder, to)
+    edit_tensors(to, lambda tensors: [values.add_(0.1 * torch.randn(values.shape)) for values in tensors.values()])
+    return to
+
+
+def in_shards(folder: Path) -> None:
+    tensors, where = load_file(folder / WEIGHTS), {}
+    for number in range(3):
+        part = {name: values for place, (name, values) in enumerate(tensors.items()) if place % 3 == number}
+        file = f"model-0000{number + 1}-of-00003.safetensors"
+        save_file(part, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(part, file)
+    (folder / INDEX).write_text(json.dumps({"weight_map": where}))
+    (folder / WEIGHTS).unlink()
+
+
+def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
+    """The tensors that the lines of FORMAT.md make of a patch."""
+    scope: dict = {}
+    exec(render("loading.py.j2", patch=patch / PATCH, base=json.dumps(str(base))), scope)
+    return scope["weights"]
+
+
+# --- Without rows -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "sharded"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, True)])
+def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded):
+    for folder in pair:
+        in_type(folder, dtype)
+    before, after = (load_file(folder / WEIGHTS) for folder in pair)
+    if sharded:
+        for folder in pair:
+            in_shards(folder)
+    localize(*pair, tmp_path / "patch", "--sparsity 0.01")
+    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    region = stored.mask.region
+    wide = [{name: values[name].float() for name in region.shapes} for values in (before, after)]
+    assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(0.01)))
+    for name, values in stored.values.items():
+        assert values.dtype == dtype and torch.equal(values, after[name].view(-1)[stored.mask.indices[name]])
+    assert {*stored.head} == {"classifier.weight", "classifier.bias"} and use.labels == ["negative", "positive"]
+    assert all(torch.equal(values, after[name]) and values.dtype == dtype for name, values in stored.head.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path, dtype):
+    for folder in pair:
+        in_type(folder, dtype)
+    before, after = (load_file(folder / WEIGHTS) for folder in pair)
+    localize(*pair, tmp_path / "patch", "--sparsity 1")
+    graft("apply", tmp_path / "patch", "--base", pair[0], "--to", tmp_path / "model")
+    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", pair[0])
+    region = read_patch(tmp_path / "patch" / PATCH)[0].mask.region.shapes
+    for name, values in applied.items():
+        source = after if name in region or name.startswith("classifier") else before
+        assert torch.equal(values, source[name].float()), name
+        assert torch.equal(by_hand[name], values), name
+    assert any(not torch.equal(before[name], after[name]) for name in region), "control"
+
+
+@pytest.mark.parametrize("name", WITHOUT_ROWS)
+def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, name):
+    options = f"--sparsity 0.05 --localizer {name} --region layers embeddings"
+    localize(pico_bert, tuned, tmp_path / "patch", options)
+    mask = read_patch(tmp_path / "patch" / PATCH)[0].mask
+    tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
+    before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
+    evidence, budget = from_tensors(mask.region, before, after, draws(name, tuned.name, 0)), mask.region.budget(0.05)
+    assert mask.equals(find_mask(name, evidence, settings_of(name, {}, ""), Budget(budget)).mask)
+    other = "random" if name in ("movement", "lota") else "movement"
+    assert not mask.equals(find_mask(other, evidence, settings_of(name, {}, ""), Budget(budget)).mask), "control"
+
+
+def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
+    """Its own folders: the mask, the fingerprint and the head are those that the stage `mask` would store."""
+    cell = make_cell("standard")
+    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", "--sparsity 0.02")
+    stored, _ = read_patch(tmp_path / "patch" / PATCH)
+    region = cell.region
+    assert stored.mask.equals(top_k(region, movement(cell.pretrained(), cell.finetuned(), region), region.budget(0.02)))
+    assert stored.about["fingerprint"] == region.fingerprint(cell.pretrained())
+    assert {*stored.head} == {*cell.anatomy.names([HEAD])}
+    assert stored.about["model_parameters"] == cell.anatomy.parameters
+    said = capsys.readouterr().out
+    assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
+
+
+def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, capsys):
+    """An adapter that was never merged, say: the graft can't carry what it adds."""
+    base, finetuned = pair
+    localize(base, finetuned, tmp_path / "patch", "--sparsity 0.02")
+    assert "Not read" not in capsys.readouterr().out, "control"
+    name = "bert.encoder.layer.0.attention.self.query.lora_A.weight"
+    save_file(load_file(finetuned / WEIGHTS) | {name: torch.ones(2, 8)}, finetuned / WEIGHTS, {"format": "pt"})
+    localize(base, finetuned, tmp_path / "other", "--sparsity 0.02")
+    assert f"Not read, as no model of its class computes with it: {name} of {finetuned}." in capsys.readouterr().out
+
+
+def test_nothing_that_is_there_is_taken_away(pico_bert, tuned, tmp_path, capsys, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes").write_text("mine")
+    line = refused(capsys, pico_bert, tuned, tmp_path / "mine/new/..")
+    assert "mine: is there already" in line and (tmp_path / "mine/notes").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    link, long = tmp_path / "link", tmp_path / ("x" * 250)
+    for target in ("empty", "nowhere"):
+        link.symlink_to(tmp_path / target)
+        assert refused(capsys, pico_bert, tuned, link).startswith(f"{link}: is there already") and link.is_symlink()
+        link.unlink()
+    assert refused(capsys, pico_bert, tuned, long).endswith("its name is too long")
+
+    def meanwhile(*arguments: object) -> object:
+        write_text(tmp_path / "empty/notes", "mine")
+        return squared_movement(*arguments)
+
+    monkeypatch.setattr("skill_grafting.patches.localize.squared_movement", meanwhile)
+    assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"], "and it was written while this ran"
+
+
+def test_regions_add_up_and_one_that_is_named_twice_counts_once(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "twice", "--sparsity 1 --region layers layers --region embeddings")
+    assert "100.0 % of the region's squared movement" in " ".join(capsys.readouterr().out.split())
+    localize(pico_bert, tuned, tmp_path / "once", "--sparsity 1 --region layers embeddings")
+    localize(pico_bert, tuned, tmp_path / "less", "--sparsity 1")
+    twice, once, less = (read_patch(tmp_path / name / PATCH)[0].mask for name in ("twice", "once", "less"))
+    assert twice.selected == once.selected > less.selected, "the control"
+
+
+def test_a_pair_that_is_tied_by_its_config_and_differs_in_the_file_is_refused(pico_llama, tmp_path, capsys):
+    base, tuned = Path(shutil.copytree(pico_llama, tmp_path / "base")), moved(pico_llama, tmp_path / "tuned")
+    for folder in (base, tuned):
+        set_config(folder, tie_word_embeddings=True)
+    edit_tensors(tuned, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}))
+    line = refused(capsys, base, tuned, tmp_path / "patch")
+    assert "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it" in line
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype):
+    base, tuned = pico_llama, moved(pico_llama, tmp_path / "tuned")
+    in_type(tuned, dtype)
+    localize(base, tuned, tmp_path / "patch", "--sparsity 0.5")
+    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    assert (use.mode, use.labels, use.prompt, stored.head) == ("autoregressive", [], None, {})
+    assert {values.dtype for values in stored.values.values()} == {dtype}
+    card = (tmp_path / "patch/README.md").read_text()
+    assert "for no labels in particular" in card and "**labels**" not in card
+    graft("apply", tmp_path / "patch", "--base", base, "--to", tmp_path / "model")
+    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", base)
+    assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
+    after, [name] = load_file(tuned / WEIGHTS), [name for name in applied if "0.mlp.up_proj" in name]
+    assert bool((applied[name] == after[name].float()).any()) and not torch.equal(applied[name], after[name].float())
+
+
+def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tmp_path):
+    base, size = tmp_path / "base", {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config = XLMRobertaConfig(vocab_size=150, hidden_size=16, intermediate_size=32, pad_token_id=0, **size)
+    save_with_words(AutoModelForMaskedLM.from_config(config), base)
+    tuned = moved(base, tmp_path / "tuned")
+    localize(base, tuned, tmp_path / "patch", "--sparsity 1 --region embeddings")
+    before, after = (load_file(folder / WEIGHTS) for folder in (base, tuned))
+    live = load_graft(base, tmp_path / "patch").state_dict()
+    by_hand = loaded(tmp_path / "patch", base)
+    for name in before:
+        wanted = (after if ".embeddings." in name else before)[name]
+        assert torch.equal(live[name], wanted) and torch.equal(by_hand[name], wanted), name
+    assert torch.equal(by_hand["lm_head.decoder.weight"], after["roberta.embeddings.word_embeddings.weight"])
+
+
+# --- Refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_as_apply_would(pair, capsys, tmp_path):
+    base, tuned = pair
+    tokenizer, words = AutoTokenizer.from_pretrained(base), AutoConfig.from_pretrained(base).vocab_size
+    tokenizer.add_tokens([f"<extra{number}>" for number in range(words + 1 - len(tokenizer))])
+    tokenizer.save_pretrained(base)
+    said = refused(capsys, base, tuned, tmp_path / "patch", "--sparsity 0.01")
+    assert said == f"{base}: its tokenizer has {words + 1} tokens, but the model only {words}"
+
+
+def lose(word: str) -> Callable[[Path], None]:
+    return lambda folder: edit_tensors(folder, lambda parts: [parts.pop(name) for name in [*parts] if word in name])
+
+
+def quantise(folder: Path) -> None:
+    packed = {name: v.to(torch.int8) for name, v in load_file(folder / WEIGHTS).items() if "query.weight" in name}
+    edit_tensors(folder, lambda tensors: tensors.update(packed))
+
+
+def spoil(folder: Path) -> None:
+    edit_tensors(folder, lambda tensors: tensors["bert.encoder.layer.1.output.dense.bias"].fill_(float("nan")))
+
+
+def longer(folder: Path) -> None:
+    name = "bert.embeddings.word_embeddings.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: torch.cat([tensors[name], torch.zeros(3, 32)])}))
+    set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[name]))
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
+REFUSALS = {
+    "another kind": (lambda folder: set_config(folder, model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
+    "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \[\d+, 32\] and \[\d+, 32\]\)$"),
+    "fewer layers": (lambda folder: set_config(folder, num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
+    "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.attention.output.dense.weight, .*, 1 more\)$"),
+    "quantised": (quantise, r"tuned: 2 tensors in I8; only weights in F32, BF16, F16 can be grafted \(.*query.weight\)$"),
+    "quantised by its config": (lambda folder: set_config(folder, quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
+    "code": (lambda folder: set_config(folder, auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
+    "a pickle": (pickled, "pytorch_model.bin is a pickle, which can run code when it is read"),
+    "no number": (spoil, r"tuned: values that are no numbers \(bert.encoder.layer.1.output.dense.bias\)$"),
+    "another class": (lambda folder: set_config(folder, architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of SequenceClassification of bert, MaskedLM of bert, CausalLM of bert; choose --mode"),
+    "a number": (lambda folder: (set_config(folder, id2label={"0": "score"}), lose("classifier")(folder)), "its head has 1 output, a number and no label"),
+    "no number in a head": (lambda folder: edit_tensors(folder, lambda tensors: tensors["classifier.bias"].fill_(float("nan"))), r"tuned: values that are no numbers \(classifier.bias\)$"),
+    "other arithmetic": (lambda folder: set_config(folder, num_attention_heads=4, hidden_act="relu"), r"tuned: computes otherwise than .*base, which no graft can carry: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
+    "another dropout": (lambda folder: set_config(folder, hidden_dropout_prob=0.3, num_attention_heads=4), "has num_attention_heads 4 and not 2$"),
+    "other names": (lambda folder: edit_tensors(folder, lambda tensors: tensors.update({"odd": tensors.pop("bert.encoder.layer.1.output.dense.bias")})), "1 tensor missing .*; it has odd besides; are these the missing ones, load it with transformers and save it anew"),
+    "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path, capsys, case):
+    spoil_it, message = REFUSALS[case]
+    spoil_it(pair[1])
+    line = refused(capsys, *pair, tmp_path / "patch")
+    assert re.search(message, line), line
+
+
+def test_all_that_is_wrong_is_reported_at_once(pair, tmp_path, capsys):
+    lose("layer.0.output.dense.bias")(pair[0])
+    quantise(pair[1])
+    line = refused(capsys, *pair, tmp_path / "patch")
+    assert "base: 1 tensor missing" in line and "tuned: 2 tensors in I8" in line
+    line = refused(capsys, *pair, tmp_path / "patch", "--sparsity 2 --localizer movemnt --region layer")
+    assert "--sparsity: 2.0" in line and "did you mean 'movement'?" in line and "did you mean 'layers'?" in line
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
+    ("--localizer grown", "needs --data; without: bias, layerwise"),
+    ("--revision v1", "is a folder, so it has no revision 'v1'"),
+    ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
+    ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
+    ("--localizer grown --data x.csv --set round=1", "rounds"),
+    # nobody knows what a localizer that isn't there could be set to
+    ("--localizer movemnt --set a=1 --verbalizer good x=", "^((?!--set).)*--verbalizer: .* is not allowed: should be NAME=VALUE, which 'good' and 'x=' is not((?!--set).)*$"),
+    ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
+    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
+    ("--columns sentence3=x", "^--columns: 'sentence3' is not allowed: should be 'sentence1', "),
+    ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
+    ("--test rows.csv", "^--test: is for the rows of --data$"),
+    ("--max-length -5 --seed -1", "^--max-length: -5 is not allowed: should be greater than or equal to 8; --seed: -1 is not allowed: should be greater than or equal to 0$"),
+])  # fmt: skip
+def test_settings_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
+    line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
+    assert re.search(words, line), line
+
+
+def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_bert, tmp_path, capsys):
+    again, other = (Path(shutil.copytree(pico_bert, tmp_path / name)) for name in ("again", "other"))
+    # no part of a masked language model
+    edit_tensors(other, lambda tensors: tensors["bert.pooler.dense.bias"].add_(1))
+    itself = "is the base model itself; take what was fine-tuned from it"
+    unmoved = f"has the same values as {pico_bert}: nothing moved"
+    for tuned, words in ((pico_bert, itself), (again, unmoved), (other, unmoved)):
+        assert refused(capsys, pico_bert, tuned, tmp_path / "patch", "--mode prompt") == f"{tuned}: {words}"
+    edit_tensors(other, lambda tensors: tensors["bert.embeddings.word_embeddings.weight"].add_(1))
+    line = refused(capsys, pico_bert, other, tmp_path / "patch", "--mode prompt")
+    assert line.endswith(f"{pico_bert} in layers: nothing moved; embeddings did, and --region takes them in")
+    localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings pooler")
+    assert (tmp_path / "patch").exists(), "control"
+    assert "This model has no parameters of pooler." in capsys.readouterr().out
+
+
+def test_an_encoder_decoder_is_refused_before_it_is_read(pico_bert, tmp_path, capsys):
+    for name in ("base", "tuned"):
+        set_config(shutil.copytree(pico_bert, tmp_path / name), model_type="t5")
+    line = refused(capsys, tmp_path / "base", tmp_path / "tuned", tmp_path / "patch")
+    assert line == f"{tmp_path / 'base'}: is an encoder-decoder, of which only half would be grafted"
+
+
+# --- With rows --------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, rows: list[dict], names: Callable[[str], str] = str) -> Path:
+    path.write_text("text,mark\n" + "".join(f"{row['sentence1']},{names(row['label'])}\n" for row in rows))
+    return path
+
+
+COLUMNS = "--columns sentence1=text label=mark --sparsity 0.05"
+
+
+@pytest.fixture
+def cell(make_cell) -> tuple[Path, Path]:
+    """The folders of a fine-tuned classifier."""
+    made = make_cell("standard")
+    return made.pretrained_folder, made.finetuned_folder
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    return write_rows(tmp_path / "rows.csv", toy_rows(40, 1))
+
+
+def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_scored(cell, rows, tmp_path, capsys):
+    tests = write_rows(tmp_path / "test.csv", toy_rows(40, 9))
+    options = f"--data {rows} --test {tests} {COLUMNS} --localizer grown --set rounds=1"
+    localize(*cell, tmp_path / "patch", options)
+    said = capsys.readouterr().out
+    for variant in ("pretrained", "fine-tuned", "grafted", r"whole region \(100 %\)"):
+        columns = rf"\n{variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n"
+        assert re.search(columns, said), "n, score, agreement, retained, gain, ECE"
+    ends = r"\npretrained +\d+ .* 0\.0 +[\d.]+\nfine-tuned +\d+ .* 100\.0 +[\d.]+\n"
+    assert re.search(ends, said), "gains of the ends"
+    whole = next(line for line in said.splitlines() if line.startswith("whole region"))
+    assert whole.split()[4:] == next(line for line in said.splitlines() if line.startswith("fine-tuned")).split()[1:]
+    assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
+    grown, _ = read_patch(tmp_path / "patch" / PATCH)
+    localize(*cell, tmp_path / "moved", "--sparsity 0.05")
+    assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
+
+
+@pytest.mark.parametrize("localizer", ["movement", "random", "grown --set rounds=1", "learned --set steps=3"])
+def test_several_sizes_give_the_patches_of_single_ones_a_row_each_and_a_curve(
+    cell, rows, tmp_path, capsys, monkeypatch, localizer
+):
+    loaded, load = [], LabelModel.load
+    monkeypatch.setattr(LabelModel, "load", lambda *given, **named: loaded.append(1) or load(*given, **named))
+    options = f"{COLUMNS.replace('--sparsity 0.05', '')} --localizer {localizer} --data {rows}"
+    localize(*cell, tmp_path / "all", f"{options} --sparsity 0.02 0.005 0.02")
+    said = capsys.readouterr().out
+    shown = [line.split()[:2] for line in said.splitlines() if line.startswith("grafted")]
+    assert shown == [["grafted", "0.005"], ["grafted", "0.02"]] and len(loaded) == 1
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.005", "0.02", "curve.png"]
+    assert (tmp_path / "all/curve.png").read_bytes().startswith(b"\x89PNG")
+    for size in ("0.005", "0.02"):
+        localize(*cell, tmp_path / size, f"{options} --sparsity {size}")
+        for file in (PATCH, "README.md"):
+            assert (tmp_path / "all" / size / file).read_bytes() == (tmp_path / size / file).read_bytes()
+
+
+def test_without_rows_the_curve_is_that_of_the_movement(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 0.01 1.0")
+    shares = re.findall(r"^([\d.]+) % of the region", capsys.readouterr().out, re.MULTILINE)
+    assert len(shares) == 2 and float(shares[0]) < 50 and shares[1] == "100.0"
+    assert (tmp_path / "all/curve.png").is_file()
+    line = refused(capsys, pico_bert, tuned, tmp_path / "none", "--sparsity 0.01 2")
+    assert line.startswith("--sparsity: 2.0 is not allowed: should be less than or equal to 1")
+
+
+def test_a_live_model_in_bfloat16_is_taken_where_it_rounds_nothing(cell, rows, tmp_path, capsys, monkeypatch):
+    seen, load = [], LabelModel.load
+    folders = [shutil.copytree(folder, tmp_path / folder.name) for folder in cell]
+    options = f"--data {rows} {COLUMNS} --localizer"
+    said = refused(capsys, *folders, tmp_path / "patch", f"{options} grown --dtype bfloat16")
+    assert said.startswith("--dtype: bfloat16 would round the weights of ") and said.count(str(tmp_path)) == 2
+    for folder in folders:
+        (folder / "SHA256SUMS").unlink()  # as in a folder of anybody's
+        in_type(folder, torch.bfloat16)
+    said = refused(capsys, *folders, tmp_path / "patch", f"{options} learned --dtype bfloat16")
+    assert said == "--dtype: learned works in float32; bfloat16 is for attribution, grown"
+    monkeypatch.setattr(LabelModel, "load", lambda *given, **named: seen.append(load(*given, **named)) or seen[-1])
+    for dtype in ("float32", "bfloat16"):
+        localize(*folders, tmp_path / dtype, f"{options} grown --dtype {dtype}")
+    assert [next(iter(model.parameters().values())).dtype for model in seen] == [torch.float32, torch.bfloat16]
+    full, half = (read_patch(tmp_path / dtype / PATCH)[0] for dtype in ("float32", "bfloat16"))
+    common = len({*full.mask.region_indices().tolist()} & {*half.mask.region_indices().tolist()})
+    assert full.mask.selected == half.mask.selected and common > 0.9 * full.mask.selected
+    tuned = load_file(folders[1] / WEIGHTS)
+    for name, indices in half.mask.indices.items():
+        assert torch.equal(half.values[name], tuned[name].view(-1)[indices]), name
+
+
+def test_a_model_larger_than_the_free_memory_is_a_warning(cell, rows, tmp_path, capsys, monkeypatch):
+    options = f"--data {rows} --test none {COLUMNS} --localizer grown"
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    localize(*cell, tmp_path / "without")
+    assert "warning" not in capsys.readouterr().err, "one tensor at a time"
+    localize(*cell, tmp_path / "patch", options)
+    assert "warning: the fine-tuned weights take 0.0 GiB on disk, 0.0 GiB of memory are free" in capsys.readouterr().err
+
+
+def test_labels_are_found_by_name_or_number_and_others_refused_with_the_nearest(cell, tmp_path, capsys):
+    rows, options = toy_rows(20, 1), f"--test none {COLUMNS} --localizer attribution --data"
+    numbers = write_rows(tmp_path / "numbers.csv", [*rows, rows[0]], lambda label: str(TOY.labels.index(label)))
+    localize(*cell, tmp_path / "patch", f"{options} {numbers}")
+    assert "; 1 dropped (duplicate: 1); labels by their numbers: 0 negative, 1 positive" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")
+    line = refused(
+        capsys, *cell, tmp_path / "other", f"{COLUMNS} --localizer attribution --data {numbers} --test {beyond}"
+    )
+    assert line == "--test: labels by their numbers, of which 9 stands for none; known: 0, 1"
+    wrong = write_rows(tmp_path / "wrong.csv", rows, lambda label: label + "ly")
+    said = refused(capsys, *cell, tmp_path / "other", f"{options} {wrong}", lines=8)
+    assert "is none of the task's (did you mean 'negative'?)" in said
+
+
+def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path, capsys):
+    long = [{**row, "sentence1": row["sentence1"] + " the" * 200} for row in toy_rows(20, 1)]
+    options = f"{COLUMNS} --localizer grown --data {write_rows(tmp_path / 'long.csv', long)}"
+    localize(*cell, tmp_path / "patch", options)
+    line = refused(capsys, *cell, tmp_path / "other", f"{options} --max-length 65")
+    assert line.startswith("--max-length: 65 is not allowed: ") and line.endswith(" can read at most 64 tokens")
+
+
+def test_a_missing_column_names_the_option_for_it(cell, rows, tmp_path, capsys):
+    options = f"--localizer grown --sparsity 0.05 --data {rows}"
+    columns = "the columns are text, mark"
+    there = f"{columns}; name it by --columns"
+    both = f"{columns}; name them by --columns sentence1=... and --columns label=..."
+    for said, line in (
+        ("", f"no column 'sentence1' and no column 'label'; {both}"),
+        ("--columns sentence1=text", f"no column 'label'; {there} label=..."),
+        ("--columns sentence1=txt label=mark", f"no column 'txt' (did you mean 'text'?); {there} sentence1=..."),
+    ):
+        assert refused(capsys, *cell, tmp_path / "none", f"{options} {said}") == f"{rows}: {line}"
+    (lines := tmp_path / "rows.jsonl").write_text('{"text": "a", "mark": "positive"}\n')
+    said = refused(capsys, *cell, tmp_path / "none", f"{options} --data {lines} --columns sentence1=text")
+    assert said == f"{lines}: no column 'label'; {there} label=..."
+
+
+def test_too_few_rows_to_hold_some_out_name_the_option_for_a_test_file(cell, tmp_path, capsys):
+    one = write_rows(tmp_path / "one.csv", toy_rows(1, 1))
+    line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown --data {one} {COLUMNS}")
+    assert line.endswith("; give --test a file, or none") and "holdout" not in line
+    for option, other in (("--data", "--test"), ("--test", "--data")):
+        files = f"{option} {tmp_path / 'nowhere.csv'} {other} {one}"
+        line = refused(capsys, *cell, tmp_path / "none", f"--localizer grown {files} {COLUMNS}")
+        assert line == f"{option}: there is no file {tmp_path / 'nowhere.csv'}"
+
+
+def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
+    cell, prompt = make_cell("autoregressive"), TOY.causal_prompt
+    words = " ".join(f"{label}={word}" for label, word in prompt.verbalizer.items())
+    options = f"--data {rows} {COLUMNS} --test none --localizer attribution"
+    folders = (cell.pretrained_folder, cell.finetuned_folder)
+    line = refused(capsys, *folders, tmp_path / "none", options)
+    assert line == "--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label"
+    backwards = f"--prompt 'So {{mask}}: {{sentence1}}' --verbalizer {words}"
+    line = refused(capsys, *folders, tmp_path / "none", f"{options} {backwards}")
+    assert line.startswith("--prompt: should be a prompt whose template ends with {mask}: ")
+    localize(*folders, tmp_path / "patch", f"{options} --prompt {prompt.template!r} --verbalizer {words}")
+    _, use = read_patch(tmp_path / "patch" / PATCH)
+    assert use.labels == TOY.labels and use.prompt == prompt
+
+
+def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, capsys):
+    sizes = {
+        "vocab_size": 150,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    config = NystromformerConfig(num_landmarks=4, segment_means_seq_len=64, max_position_embeddings=64, **sizes)
+    models = {"strange": NystromformerForSequenceClassification(config), "both": BertLMHeadModel(bert_config())}
+    for name, model in models.items():
+        moved(save_with_words(model, tmp_path / name), tmp_path / f"{name}-tuned")
+    rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
+    options = f"--data {rows} --columns sentence1=text label=mark --localizer grown --test none"
+    line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
+    assert line.startswith("strange: can't be run on a text of 12 tokens: RuntimeError: shape")
+    prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
+    line = refused(capsys, tmp_path / "both", tmp_path / "both-tuned", tmp_path / "none", f"{options} {prompt}")
+    assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
+def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert, capsys, monkeypatch):
+    """Those about a checkpoint of elsewhere and two models in Python, with the rows of the first one and the folder of the second."""
+    text = (ROOT / "docs/OWN.md").read_text(encoding="utf-8")
+    first, elsewhere, api = (text.split("\n## ")[number] for number in (1, -2, -1))
+    Path("data/local/reviews").mkdir(parents=True)
+    Path("data/local/reviews/train.csv").write_text(first.partition("<<'END'\n")[2].partition("END\n")[0])
+    shutil.copytree(pico_bert, "models/local/mine")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", elsewhere + api, re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in blocks] == ["python", "bash", "bash", "python", "bash", "python", "python"]
+    for language, block in blocks:
+        if language == "python":
+            torch.manual_seed(0)
+            exec(block, {})
+        else:
+            for line in block.replace("\\\n", "").splitlines():
+                graft(*line.split()[1:])
+    said = capsys.readouterr().out
+    assert "1.00%, overlap 0." in said and "learned loss 0." in said
+    assert "Moved too, and left as they were pretrained: embeddings" in said
+    assert "pooler" in said and "\ngrafted" in said
+    tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))
+    base, [stored, _] = load_file(pico_bert / WEIGHTS), read_patch(Path("shared/moved") / PATCH)
+    for name, values in applied.items():
+        at = stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
+        known = tuned[name] if name.startswith("classifier") else base[name].clone()
+        known.view(-1)[at] = tuned[name].view(-1)[at]
+        assert torch.equal(values, known), name
+    assert stored.mask.selected == stored.mask.region.budget(0.02)
+
+
+def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
+    assert all(settings_of(name, {}, "") == localizer_of(name).settings() for name in NAMES)
+    assert settings_of("grown", {"rounds": parsed("1")}, "").rounds == 1 != settings_of("grown", {}, "").rounds
+    assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
+
+
+def test_a_region_is_found_without_any_values(pico_bert, make_cell):
+    cell = make_cell("standard")
+    model = skeleton(Checkpoint.open(str(pico_bert)), "standard")
+    found = anatomy_of(model, "standard", "pico", "local", None)
+    assert found == cell.anatomy and {weight.device.type for weight in model.parameters()} == {"meta"}
+    assert isinstance(found.region(["layers"]), Region)

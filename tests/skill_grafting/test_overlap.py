@@ -1,0 +1,122 @@
+"""Overlap of regions against sets counted by hand and chance simulated, and where parameters lie, by name."""
+
+from collections import Counter
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from skill_grafting.metrics import composition as places
+from skill_grafting.metrics.composition import composition, kind_of, layer_of
+from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
+
+
+def test_overlap_by_hand():
+    first, second = np.array([1, 9, 4, 7]), np.array([7, 2, 1])
+    assert intersection(first, second) == 2
+    assert iou(first, second) == iou(second, first) == 2 / 5
+    assert asymmetric_overlap(first, second) == 2 / 3
+    assert asymmetric_overlap(second, first) == 2 / 4
+    assert iou(first, first) == asymmetric_overlap(first, first) == 1
+    assert iou(first, np.array([0, 2])) == 0
+    nothing = np.zeros(0, np.int64)
+    assert iou(nothing, nothing) == asymmetric_overlap(np.arange(3), nothing) == 0
+    assert chance_iou(0, 0, 10) == chance_asymmetric_overlap(3, 0, 10) == 0
+
+
+@pytest.mark.parametrize(("first", "second", "size"), [(3, 5, 12), (40, 70, 300), (1, 1, 5), (8, 8, 8)])
+def test_chance_is_the_hypergeometric_expectation(first, second, size):
+    weights = {
+        common: comb(first, common) * comb(size - first, second - common) / comb(size, second)
+        for common in range(max(0, first + second - size), min(first, second) + 1)
+    }
+    asymmetric = sum(weight * common / second for common, weight in weights.items())
+    exact = sum(weight * common / (first + second - common) for common, weight in weights.items())
+    assert chance_asymmetric_overlap(first, second, size) == pytest.approx(asymmetric)
+    assert chance_iou(first, second, size) <= exact + 1e-12
+    assert chance_iou(first, second, size) == pytest.approx(exact, rel=1.05 / max(first, second))
+    if 1 < first < size:  # a control: the other measure's chance is not taken for this one's
+        assert chance_asymmetric_overlap(first, second, size) != pytest.approx(exact, rel=0.1)
+
+
+def test_regions_that_do_not_fit_have_no_chance():
+    with pytest.raises(ValueError, match="do not fit among 10"):
+        chance_iou(11, 3, 10)
+    with pytest.raises(ValueError, match="do not fit among 10"):
+        chance_asymmetric_overlap(3, 11, 10)
+
+
+SMALL = {"vocab_size": 20, "max_position_embeddings": 16}
+BERT = BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **SMALL)
+GPT2 = GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=20, n_positions=16, bos_token_id=0, eos_token_id=0)
+LLAMA = LlamaConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, **SMALL)
+FOUR = {places.QUERY: 1, places.KEY: 1, places.VALUE: 1, places.ATTENTION_OUTPUT: 1}
+FAMILIES = [
+    (BertForMaskedLM, BERT, FOUR | {places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 6}),
+    (GPT2LMHeadModel, GPT2, {places.FUSED: 1, places.ATTENTION_OUTPUT: 1, places.FIRST: 1, places.SECOND: 1, places.LAYER_NORM: 4, places.BIAS: 4}),
+    (LlamaForCausalLM, LLAMA, FOUR | {places.FIRST: 2, places.SECOND: 1, places.LAYER_NORM: 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "config", "expected"), FAMILIES, ids=["bert", "gpt2", "llama"])
+def test_every_parameter_of_a_layer_has_a_kind(make, config, expected):
+    names = [name for name, _ in make(config).named_parameters()]
+    assert {layer_of(name) for name in names} == {None, 0, 1}
+    for layer in (0, 1):
+        kinds = [kind_of(name) for name in names if layer_of(name) == layer]
+        assert Counter(kinds) == expected and places.OTHER not in expected
+    assert any(kind_of(name) == places.OTHER for name in names)  # a control: embeddings are nothing of the kind
+
+
+TINY = {
+    "hidden_size": 8, "dim": 8, "emb_dim": 8, "embedding_size": 8, "word_embed_proj_dim": 8, "intermediate_size": 16, "hidden_dim": 16, "ffn_dim": 16,
+    "num_hidden_layers": 2, "n_layers": 2, "n_layer": 2, "num_attention_heads": 2, "n_heads": 2, "n_head": 2, "num_key_value_heads": 2,
+    "vocab_size": 20, "max_position_embeddings": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+OTHERS = "mpnet distilbert albert deberta-v2 electra roberta xlm-roberta camembert modernbert opt gpt_neox bloom phi phi3 qwen2 qwen3 mistral gemma"
+
+
+@pytest.mark.parametrize("family", OTHERS.split())
+def test_every_weight_inside_the_layers_of_other_families_has_a_kind(family):
+    known = dir(AutoConfig.for_model(family))
+    config = AutoConfig.for_model(family, **{name: size for name, size in TINY.items() if name in known})
+    with torch.device("meta"):
+        names = [name for name, _ in AutoModel.from_config(config).named_parameters()]
+    kinds = {name: kind_of(name) for name in names if layer_of(name) is not None}
+    maps = {*kinds.values()} - {places.LAYER_NORM, places.BIAS}
+    assert [name for name, kind in kinds.items() if kind == places.OTHER] == []
+    attention = {places.FUSED} if places.FUSED in maps else {places.QUERY, places.KEY, places.VALUE}
+    assert maps == attention | {places.ATTENTION_OUTPUT, places.FIRST, places.SECOND}
+
+
+def test_roberta_and_attention_output_are_told_from_feed_forward_output():
+    stem = "roberta.encoder.layer.11"
+    assert kind_of(f"{stem}.attention.output.dense.weight") == places.ATTENTION_OUTPUT
+    assert kind_of(f"{stem}.output.dense.weight") == places.SECOND
+    assert kind_of(f"{stem}.attention.output.LayerNorm.bias") == places.LAYER_NORM
+    assert kind_of(f"{stem}.output.dense.bias") == places.BIAS
+    assert layer_of(f"{stem}.output.dense.bias") == 11 and layer_of("head.fc2.bias") is None
+    assert layer_of("model.layers.2.mlp.experts.7.up.weight") == 2, "the first number"
+
+
+def test_composition_adds_up():
+    value, dense = "m.layer.0.attention.self.value", "m.layer.1.intermediate.dense"
+    shapes = {f"{value}.weight": (4, 5), f"{value}.bias": (5,), f"{dense}.weight": (5, 15)}
+    rows = composition({f"{value}.weight": 3, f"{dense}.weight": 1}, shapes)
+    assert [(row["layer"], row["kind"], row["selected"], row["parameters"]) for row in rows] == [
+        (0, places.VALUE, 3, 20), (0, places.BIAS, 0, 5), (1, places.FIRST, 1, 75),
+    ]  # fmt: skip
+    assert [row["share"] for row in rows] == [0.75, 0, 0.25]
+    assert [row["chance"] for row in rows] == [0.2, 0.05, 0.75]
+    assert all(row["share"] == 0 for row in composition({}, shapes))

@@ -1,0 +1,236 @@
+"""Training a mask's values alone: nothing else moves by a bit, and with everything selected it is training as ever."""
+
+import re
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from tests.test_training import batches, fresh
+from torch import Tensor
+
+from skill_grafting.data.batching import shuffled
+from skill_grafting.errors import ModelError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.training import course, finetuning, training
+from skill_grafting.training.course import MaskedParameters
+from skill_grafting.training.finetuning import at_point, finetune, trained_names
+from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
+from tests.pico import finetune_settings, random_mask, same, values_of
+
+SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
+MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
+ADAMW = replace(SGD, optimizer="adamw", learning_rate=0.003, l1=0.01)
+PLANS = [SGD, MOMENTUM, ADAMW, replace(MOMENTUM, l1=0.01, clip_norm=0.0)]
+
+
+def some(region, k: int = 300) -> GraftMask:
+    return random_mask(region, k, 2)
+
+
+def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[dict, dict]:
+    """Every parameter before and after training; dropout is on, and the same in every run."""
+    model = fresh(cell)
+    before = values_of(model)
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        train(batches(model, cell, plan), trained, plan, Hooks(**more), only)
+    return before, values_of(model)
+
+
+def changed(before: dict, after: dict) -> dict[str, Tensor]:
+    """Name -> flat indices at which the bits differ, tensors without any left out."""
+    found = {name: torch.nonzero((before[name] != after[name]).reshape(-1)).reshape(-1) for name in before}
+    return {name: indices for name, indices in found.items() if len(indices)}
+
+
+def stepped(weights: list[Tensor], buffers: list, plan: TrainPlan, rate: float) -> None:
+    """One step of SGD, written out."""
+    for number, weight in enumerate(weights):
+        gradient = weight.grad.add(weight, alpha=plan.weight_decay)
+        if plan.momentum:
+            old = buffers[number]
+            buffers[number] = gradient.clone() if old is None else old.mul(plan.momentum).add(gradient)
+            gradient = buffers[number]
+        weight.add_(gradient, alpha=-rate)
+
+
+@pytest.mark.parametrize("plan", [SGD, MOMENTUM, replace(MOMENTUM, l1=0.01)])
+def test_dense_training_is_sgd_as_written_out_here_bit_for_bit(make_cell, plan):
+    cell = make_cell("standard")
+    model = fresh(cell)
+    weights = [*model.train_only(trained_names(model.groups(), finetune_settings())).values()]
+    starts, buffers = [weight.detach().clone() for weight in weights], [None] * len(weights)
+    examples = model.encode(cell.rows["train"])
+    batches = shuffled(examples, plan.batch_size, np.random.default_rng(0))
+    model.model.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        for step in range(plan.steps):
+            model.model.zero_grad()
+            batch = model.batch([examples[index] for index in next(batches)])
+            torch.nn.functional.cross_entropy(model.logits(batch), batch.labels).backward()
+            torch.nn.utils.clip_grad_norm_(weights, plan.clip_norm)
+            with torch.no_grad():
+                for weight, start in zip(weights, starts, strict=True):
+                    if plan.l1:
+                        weight.grad.add_((weight - start).sign_(), alpha=plan.l1)
+                rate = plan.learning_rate * (1 - step / plan.steps if plan.schedule == "linear" else 1.0)
+                stepped(weights, buffers, plan, rate)
+    before, after = run(cell, plan)
+    assert same(values_of(model), after) and not same(before, after)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_outside_the_mask_every_bit_stays(make_cell, mode, plan):
+    cell = make_cell(mode)
+    mask = some(cell.region)
+    moved = changed(*run(cell, plan, mask))
+    head = {"classifier.weight", "classifier.bias"} if mode == "standard" else set()
+    assert moved.keys() - head <= mask.indices.keys() and head <= moved.keys()
+    for name in moved.keys() - head:
+        assert {*moved[name].tolist()} <= {*mask.indices[name].tolist()}, name
+    assert sum(len(moved[name]) for name in moved.keys() - head) > 0.9 * mask.selected, "control: the mask is trained"
+    dense = changed(*run(cell, plan))
+    assert sum(len(dense[name]) for name in dense.keys() - head) > 0.9 * cell.region.size, "control: all else would"
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("mode", ["standard", "autoregressive"])
+def test_selecting_the_whole_region_is_dense_training_bit_for_bit(make_cell, mode, plan):
+    cell = make_cell(mode)
+    before, dense = run(cell, plan)
+    assert same(run(cell, plan, GraftMask.full(cell.region))[1], dense) and not same(before, dense)
+    assert not same(run(cell, plan, some(cell.region))[1], dense), "control"
+
+
+@pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
+def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
+    kept, make = [], course._optimizer
+    monkeypatch.setattr(course, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
+    cell = make_cell("prompt")
+    run(cell, replace(plan, steps=2), some(cell.region, 37))
+    states = kept[0][0].state.values()
+    vectors = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    assert sum(value.numel() for value in vectors) == numbers * 37
+
+
+def test_a_mask_changes_neither_the_clipping_nor_the_step_of_what_it_selects(make_cell):
+    cell = make_cell("prompt")
+    mask, flat = some(cell.region, 50), cell.region.flatten
+
+    def step(only: GraftMask | None, clip_norm: float) -> Tensor:
+        model = fresh(cell)
+        before, trained = values_of(model), model.train_only({*cell.region.shapes})
+        plan = TrainPlan(steps=1, learning_rate=1.0, batch_size=32, clip_norm=clip_norm)
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            train(batches(model, cell, plan), trained, plan, Hooks(), only)
+        return flat(values_of(model)) - flat(before)
+
+    whole, part, inside = step(None, 1e-3), step(mask, 1e-3), mask.region_indices()
+    assert torch.equal(part[inside], whole[inside]) and whole.norm() <= 1.001e-3
+    assert int(part.count_nonzero()) <= 50 < int(whole.count_nonzero())
+    assert step(mask, 0.0).norm() > 2 * part.norm(), "control: clipping shortens it"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_best_weights_come_back_the_first_of_equals(make_cell, masked):
+    cell, seen, scores = make_cell("prompt"), [], iter([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.6, -0.5)])
+    model, only = fresh(cell), some(cell.region) if masked else None
+
+    def score() -> tuple[float, float]:
+        seen.append(values_of(model))
+        return next(scores)
+
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
+    plan = replace(MOMENTUM, steps=10, eval_steps=3)
+    done = train(batches(model, cell, plan), trained, plan, Hooks(score), only)
+    looks = [(entry["step"], entry["loss"]) for entry in done.dev]
+    assert done.step == 6 and looks == [(3, 1.0), (6, 1.0), (9, 1.0), (10, 0.5)]
+    assert same(seen[1], values_of(model)) and not same(seen[2], seen[1])
+
+
+def test_an_empty_mask_trains_a_new_head_alone(make_cell):
+    cell = make_cell("standard")
+    assert {*changed(*run(cell, SGD, GraftMask.empty(cell.region)))} == {"classifier.weight", "classifier.bias"}
+
+
+def test_nothing_to_train_and_a_frozen_selection_are_refused(triple):
+    region, pretrained, _ = triple
+    with pytest.raises(ValueError, match="nothing to train"):
+        MaskedParameters(dict(pretrained), GraftMask.empty(region))
+    with pytest.raises(ValueError, match=r"selects from a\.bias, which is not trained"):
+        MaskedParameters({"b.weight": pretrained["b.weight"]}, GraftMask(region, {"a.bias": torch.tensor([1])}))
+
+
+def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tensor]:
+    settings = finetune_settings(**{"max_steps": 10, "optimizer": "sgd", "dropout": 0.1, **changes})
+    return values_of(finetune(cell.to_train(), settings, only=only).model)
+
+
+BIAS_PLANS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "l1": 0.01}]
+
+
+@pytest.mark.parametrize("changes", BIAS_PLANS)
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, changes):
+    cell = make_cell(mode)
+    biases = {name: torch.arange(shape[0]) for name, shape in cell.region.shapes.items() if name.endswith(".bias")}
+    bitfit = finetuned(cell, bias_only=True, **changes)
+    assert same(bitfit, finetuned(cell, GraftMask(cell.region, biases), **changes))
+    assert not same(bitfit, finetuned(cell, **changes)), "control"
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "said"),
+    [
+        ({}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
+        ({"score.weight": "head"}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
+        ({}, {"train": ["pooler"]}, "[pooler] holds no parameters"),
+        ({}, {"train": []}, "[] holds no parameters"),
+    ],
+)
+def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, more, changes, said):
+    groups = make_cell("autoregressive").anatomy.groups | more
+    line = f"finetune.train: {said} of this model, which has embeddings, layers, lm_head"
+    with pytest.raises(ModelError, match=re.escape(line)):
+        trained_names(groups, finetune_settings(**changes))
+    head = {"score.weight": "head"}
+    assert trained_names(head, finetune_settings(train=[])) == {*head}, "control: a new head can be trained alone"
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_retraining_starts_where_finetuning_started_new_head_included(make_cell, monkeypatch, mode):
+    starts = []
+
+    def watched(batches: Batches, *more: object) -> training.Training:
+        first = next(batches)
+        starts.append(values_of(first[0][0]))
+        return train(chain([first], batches), *more)
+
+    monkeypatch.setattr(finetuning, "train", watched)
+    cell = make_cell(mode)
+    for only in (None, some(cell.region)):
+        finetuned(cell, only)
+    assert same(*starts)
+    assert all(torch.equal(starts[0][name], values) for name, values in cell.pretrained().items())
+
+
+@pytest.mark.parametrize("changes", [{"train": ["layers", "embeddings", "lm_head"]}, {"bias_only": True}])
+def test_with_a_mask_it_is_the_mask_that_says_what_moves(make_cell, changes):
+    cell = make_cell("prompt")
+    mask = some(cell.region)
+    assert same(finetuned(cell, mask, **changes), finetuned(cell, mask))
+    assert not same(finetuned(cell, **changes), finetuned(cell)), "control: without one the settings say so"
+
+
+def test_one_grid_point_takes_the_place_of_the_grid():
+    settings = finetune_settings(batch_sizes=[2, 4], learning_rates=[1e-2, 1e-3])
+    one = at_point(settings, {"batch_size": 4, "learning_rate": 1e-3, "steps": 60})
+    assert (one.batch_sizes, one.learning_rates) == ([4], [1e-3])
+    others = {name for name in vars(settings) if vars(settings)[name] != vars(one)[name]}
+    assert others == {"batch_sizes", "learning_rates"}

@@ -1,0 +1,245 @@
+"""Training moves what it was told to, the same way every time, and says so when it diverges."""
+
+import sys
+from dataclasses import replace
+from itertools import chain
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from skill_grafting.errors import ParamsError, TrainingError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import dev_score, loss_gradient
+from skill_grafting.runtime import seeded_torch
+from skill_grafting.training import course, finetuning
+from skill_grafting.training.course import MaskedParameters
+from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
+from skill_grafting.training.grid import Trained, search
+from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
+from stages.workflow.core.live import live_curves
+from tests.pico import finetune_settings, values_of
+
+PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def fresh(cell) -> LabelModel:
+    """The pretrained model of a cell, with a head that is always the same."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return cell.load("pretrained")
+
+
+def batches(model: LabelModel, cell, plan: TrainPlan) -> Batches:
+    """The training rows of a cell in shuffled batches."""
+    return batches_of(model, model.encode(cell.rows["train"]), plan.batch_size, np.random.default_rng(0))
+
+
+def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, dict[str, Tensor], Training]:
+    """Train the pretrained model of a cell; gives it, what it was, and the record."""
+    model = fresh(cell)
+    before = values_of(model)
+    trained = model.train_only(trained_names(model.groups(), finetune_settings(train=[*groups])))
+    return model, before, train(batches(model, cell, plan), trained, plan, Hooks(**more))
+
+
+HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
+PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("mode", "chosen"),
+    [
+        ("standard", {"layers"}),
+        ("prompt", {"layers"}),
+        ("autoregressive", {"layers"}),
+        ("prompt", {"layers", "embeddings", "lm_head"}),
+    ],
+)
+def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, mode, chosen, plan):
+    model, before, _ = run(make_cell(mode), plan, chosen)
+    groups, changed = model.groups(), moved(before, values_of(model))
+    assert {groups[name] for name in changed} == chosen | ({"head"} if mode == "standard" else set())
+    unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
+    assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_biases_and_norms_need_not_decay(make_cell, optimizer):
+    ends = {}
+    for decay in ((0.0, "all"), (0.1, "all"), (0.1, "matrices")):
+        plan = replace(PLAN, steps=1, optimizer=optimizer, weight_decay=decay[0], decay=decay[1])
+        with seeded_torch("dropout"):
+            ends[decay] = values_of(run(make_cell("standard"), plan, {"layers"})[0])
+    none, every, matrices = ends.values()
+    shrunk = moved(none, matrices)
+    assert shrunk == {name for name in moved(none, every) if none[name].dim() > 1} != moved(none, every)
+    mask = GraftMask(Region({"w": (2, 2)}), {"w": torch.tensor([1])})
+    assert MaskedParameters({"w": torch.ones(2, 2), "b": torch.ones(2)}, mask).matrices() == {"w"}
+
+
+def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
+    cell, found = make_cell("prompt"), []
+    for batch_tokens in (16, 64, 100_000):
+        model = cell.load(batch_tokens=batch_tokens)
+        weights = model.train_only({*cell.region.shapes})
+        loss = float(loss_gradient(model, model.encode(cell.rows["train"])))
+        found.append((loss, torch.cat([weight.grad.reshape(-1) for weight in weights.values()])))
+    assert all(loss == pytest.approx(found[0][0], rel=1e-5) for loss, _ in found)
+    assert all(torch.allclose(gradient, found[0][1], rtol=1e-3, atol=1e-6) for _, gradient in found)
+    assert float(found[0][1].abs().max()) > 1e-4, "control: it is not all zero"
+
+
+def finetuned(cell, seed: int = 0, **changes) -> Finetuned:
+    return finetune(cell.to_train(seed), finetune_settings(**{"max_steps": 15, **changes}))
+
+
+def test_a_model_is_that_of_its_seed_whatever_the_global_random_state_which_stays(make_cell):
+    models = []
+    for state, seed in ((1, 3), (2, 3), (1, 4)):
+        torch.manual_seed(state)
+        before = torch.get_rng_state()
+        models.append(values_of(finetuned(make_cell("standard"), seed, dropout=0.1).model))
+        assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = models
+    assert not moved(first, again) and {"classifier.weight"} < moved(first, other)
+    batches = [values_of(finetuned(make_cell("prompt"), seed, dropout=0.0).model) for seed in (3, 4)]
+    assert moved(*batches), "where nothing else is drawn"
+
+
+def test_a_diverging_loss_names_what_to_lower(make_cell):
+    said = r"the loss became (nan|inf) at step \d+ of 15 \(learning rate 1000000000000.0, batch size 8\); lower the learning rate, or clip_norm"
+    with pytest.raises(TrainingError, match=said):
+        finetuned(make_cell("prompt"), optimizer="sgd", learning_rates=[1e12], clip_norm=0.0)
+
+
+@pytest.mark.parametrize(("steps", "said"), [(60, "the loss became"), (1, "the loss on dev became nan")])
+def test_a_diverging_grid_point_is_recorded_and_passed_over(make_cell, steps, said):
+    settings = {"optimizer": "sgd", "learning_rates": [1e12, 0.05], "clip_norm": 0.0, "max_steps": steps}
+    done = finetuned(make_cell("prompt"), **settings)
+    failed, fine = done.record["grid"]
+    assert failed["learning_rate"] == 1e12 and said in failed["failed"] and "dev_accuracy" not in failed
+    assert done.record["chosen"]["learning_rate"] == 0.05 == fine["learning_rate"] and "failed" not in fine
+    assert all(bool(value.isfinite().all()) for value in values_of(done.model).values())
+
+
+def test_the_best_grid_point_is_kept(make_cell):
+    cell = make_cell("prompt")
+    done = finetuned(cell, learning_rates=[1e-6, 1e-2, 1e-6], batch_sizes=[8, 4], max_steps=30)
+    best = max(done.record["grid"], key=lambda point: (point["dev_accuracy"], -point["dev_loss"]))
+    assert len(done.record["grid"]) == 6 and done.record["chosen"]["learning_rate"] == 1e-2 == best["learning_rate"]
+    score = dev_score(done.model, done.model.encode(cell.rows["dev"]))
+    assert done.record["dev_accuracy"] == best["dev_accuracy"] == score[0]
+    assert best["dev_loss"] == pytest.approx(-score[1]), "of dev, not of what it was trained on"
+    assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
+
+
+def test_what_was_measured_is_reported_as_it_is_recorded_and_changes_no_bit(make_cell, monkeypatch):
+    logged: dict[str, list] = {}
+
+    class Live:
+        """As DVCLive's, with what it is called for."""
+
+        def __init__(self, folder: str, save_dvc_exp: bool, dvcyaml: str | None) -> None:
+            assert (save_dvc_exp, dvcyaml) == (False, None), "it makes no experiment and no dvc.yaml of its own"
+            self.steps = logged.setdefault(folder, [])
+
+        def log_metric(self, name: str, value: float) -> None:
+            self.steps.append((self.step, name, value))
+
+        def sync(self) -> None: ...
+        def __enter__(self) -> "Live":
+            return self
+
+        def __exit__(self, *error): ...
+
+    monkeypatch.setitem(sys.modules, "dvclive", SimpleNamespace(Live=Live))
+    cell, settings = (
+        make_cell("prompt").to_train(3),
+        finetune_settings(max_steps=15, learning_rates=[0.01, 0.1], eval_steps=5),
+    )
+    with live_curves("dvclive", "toy-3") as log_of:
+        done = finetune(cell, settings, log_of=log_of)
+    assert [*logged] == ["plots/live/toy-3/bs8_lr0.01", "plots/live/toy-3/bs8_lr0.1"]
+    told = logged[f"plots/live/toy-3/bs8_lr{done.record['chosen']['learning_rate']}"]
+    losses = [(entry["step"], "train_loss", entry["train_loss"]) for entry in done.record["curve"]]
+    scores = [(entry["step"], "dev_accuracy", entry["accuracy"]) for entry in done.record["dev"]]
+    assert {*losses, *scores} <= {*told} and len(told) == len(losses) + 2 * len(scores) > 4
+    assert not moved(values_of(done.model), values_of(finetune(cell, settings).model))
+    monkeypatch.setitem(sys.modules, "dvclive", None)
+    with pytest.raises(ParamsError, match="runtime.live: dvclive is not installed"), live_curves("dvclive", "toy-3"):
+        pass
+
+
+def test_the_first_of_equal_grid_points_is_kept():
+    found = search([{"rate": 1}, {"rate": 2}, {"rate": 3}], lambda point: Trained(point, (0.5, -1.0)))
+    assert found.kept == found.point == {"rate": 1}
+    assert [point["dev_loss"] for point in found.grid] == [1.0] * 3
+
+
+def test_every_grid_point_starts_from_the_same_weights(make_cell):
+    cell = make_cell("standard")
+    twice = finetuned(cell, learning_rates=[3e-3, 3e-3]).record["grid"]
+    assert twice[0] == twice[1]
+
+
+def test_l1_shrinks_the_movement(make_cell):
+    def distance(l1: float) -> float:
+        plan = replace(PLAN, optimizer="adamw", learning_rate=0.003, steps=25, l1=l1)
+        model, before, _ = run(make_cell("prompt"), plan)
+        return sum(float((value - before[name]).abs().sum()) for name, value in values_of(model).items())
+
+    assert distance(1.0) < 0.5 * distance(0.0) and distance(0.01) < distance(0.0)
+
+
+def test_without_eval_steps_the_last_weights_stay(make_cell):
+    def refuse() -> tuple[float, float]:
+        raise AssertionError("dev was rated")
+
+    model, _, done = run(make_cell("prompt"), PLAN, dev_score=refuse)
+    assert done.step == 12 and not model.model.training, "without dropout in what follows"
+
+
+def test_the_curve_is_the_mean_of_ten_steps_and_falls(make_cell, monkeypatch):
+    plan = replace(PLAN, optimizer="adamw", learning_rate=0.01, steps=35)
+    torch.manual_seed(0)
+    done = run(make_cell("prompt"), plan)[2]
+    monkeypatch.setattr(course, "CURVE_STEPS", 1)
+    torch.manual_seed(0)
+    losses = [entry["train_loss"] for entry in run(make_cell("prompt"), plan)[2].curve]
+    means = [np.mean(losses[start : start + 10]) for start in range(0, 35, 10)]
+    assert [entry["train_loss"] for entry in done.curve] == pytest.approx(means)
+    assert [entry["step"] for entry in done.curve] == [10, 20, 30, 35]
+    assert done.curve[-1]["train_loss"] < 0.5 * done.curve[0]["train_loss"]
+
+
+def test_steps_are_sixteen_for_each_example_up_to_the_caps_and_never_none():
+    steps = {(2, 128): 2048, (2, 1): 16, (2, 1024): 16384, (2, 8192): 16384, (3, 8192): 24576}
+    assert {sizes: steps_for(finetune_settings(max_steps=None), *sizes) for sizes in steps} == steps
+    assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
+    assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
+    assert len(grid_of(finetune_settings(batch_sizes=[2, 4], learning_rates=[1, 2, 3]))) == 6
+
+
+def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
+    calls = []
+
+    def watched(batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, *more: object) -> Training:
+        first = next(batches)
+        model, before = first[0][0], values_of(first[0][0])
+        done = train(chain([first], batches), trained, plan, *more)
+        calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
+        return done
+
+    monkeypatch.setattr(finetuning, "train", watched)
+    finetuned(make_cell("standard"), head_first_steps=7, max_steps=5)
+    assert calls == [(7, {"head"}), (5, {"head", "layers"})]

@@ -1,0 +1,191 @@
+"""Merged models on real (pico) models: every task reads the shared weights with its own head, and alpha is found on dev."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from skill_grafting.errors import DataError, MaskError
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask_file import read_mask, write_mask
+from skill_grafting.io import read_json, read_rows
+from skill_grafting.merging.names import LOCALIZED, MERGED
+from skill_grafting.merging.stitch import stitch
+from skill_grafting.metrics.predictions import read_predictions
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.models.predicting import predict
+from stages.merge.frames import collect, derive
+from stages.merge.merged_models import Group, alpha_curve, combine
+from stages.workflow.core import paths
+from tests.cells import SEED
+from tests.cells import TASKS as SPECS
+from tests.pico import all_localizers, graft_settings, model_settings, runtime
+
+TASKS, GROUP = [*SPECS], "both"
+
+
+def params(mode: str = "standard", **combination: object) -> SimpleNamespace:
+    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "strictness": [0.2, 0.6], "dev_max": 0, **combination})
+    return SimpleNamespace(
+        model=model_settings(mode),
+        finetune=SimpleNamespace(train=["layers"]),
+        graft=graft_settings(),
+        localizer=all_localizers(steps=3),
+        calibration=SimpleNamespace(bins=15),
+        merge=SimpleNamespace(groups={GROUP: TASKS}, test_max=60),
+        combination=SimpleNamespace(search=search, shares=SimpleNamespace(ties=0.5, dare=0.5)),
+    )
+
+
+@pytest.fixture(params=["standard", "prompt"])
+def mode(request, after_main) -> str:
+    """Stands where the main pipeline has run in each mode."""
+    after_main(request.param)
+    return request.param
+
+
+STANDARD = pytest.mark.parametrize("mode", ["standard"], indirect=True)
+
+
+def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
+    combine(method, GROUP, SEED, params(mode, **combination), runtime())
+    files = {task: paths.merged_logits(method, GROUP, task, SEED) for task in TASKS}
+    return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}
+
+
+def recorded(method: str) -> dict:
+    return read_json(paths.merged_record(method, GROUP, SEED))
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(np.array_equal(left[task], right[task]) for task in left)
+
+
+def stored(variant: str) -> dict[str, np.ndarray]:
+    stage = "evaluate" if variant == GRAFTED else "reference"
+    found = {task: read_predictions(paths.predictions(stage, task, SEED)).logits[task][variant] for task in TASKS}
+    return {task: logits[:60] for task, logits in found.items()}
+
+
+def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
+    logits = predicted("stitch_mean", mode)
+    grafts = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    pretrained = read_tensors(paths.PRETRAINED, grafts[0].mask.region.shapes)
+    joined = stitch(grafts, pretrained, "mean")
+    for task in TASKS:
+        alone = LabelModel.load(paths.finetuned(task, SEED), SPECS[task], model_settings(mode), runtime())
+        alone.put(transplant(pretrained, joined.values, joined.mask))
+        rows = read_rows(paths.sample(task, SEED, "test"))[:60]
+        assert np.array_equal(predict(alone, alone.encode(rows)).numpy(), logits[task])
+    assert not same(logits, stored(GRAFTED))  # the control
+
+
+def test_nothing_added_is_the_pretrained_model_with_trained_heads(mode):
+    for method in ("grafted_arithmetic", "ties", "dare", "consensus"):
+        assert same(predicted(method, mode, alphas=[0.0]), stored(PRETRAINED))
+    assert not same(predicted("arithmetic", mode, alphas=[0.5]), stored(PRETRAINED))  # the control
+
+
+def test_methods_that_are_one_at_some_weight_agree_bit_for_bit(mode):
+    assert same(predicted("average", mode), predicted("arithmetic", mode, alphas=[0.5]))
+    assert same(predicted("stitch_sum", mode), predicted("grafted_arithmetic", mode, alphas=[1.0]))
+    assert not same(predicted("average", mode), predicted("stitch_sum", mode))  # the control
+
+
+def test_a_localizer_named_with_a_share_has_its_own_masks_stitched_by_the_mean(mode):
+    assert same(predicted("movement_0.1", mode), predicted("stitch_mean", mode)), "these grafts are of that size"
+    assert not same(predicted("grown_0.1", mode), predicted("movement_0.1", mode))  # the control
+    rows = recorded("movement_0.1")["rows"]
+    scores = {(row["task"], row["variant"]): row["score"] for row in rows}
+    assert all(scores[task, LOCALIZED] == scores[task, GRAFTED] for task in TASKS)
+    assert recorded("movement_0.1")["kind"] == LOCALIZED
+
+
+@STANDARD
+def test_consensus_adds_what_two_tasks_select_each_by_its_own_lambda(mode):
+    combine("consensus", GROUP, SEED, params(mode, strictness=[0.0, 0.3]), runtime())
+    record = recorded("consensus")
+    assert {*record["lambdas"]} == {*TASKS} and {*record["lambdas"].values()} <= {0.0, 0.3}
+    assert 0 < record["selected"] <= read_anatomy(paths.PRETRAINED).region(["layers"]).size
+    everything = predicted("consensus", mode, strictness=[0.0], alphas=[0.5])
+    assert same(everything, predicted("average", mode)), "with a lambda of 0 all that both tasks moved is in"
+    nothing = predicted("consensus", mode, strictness=[1e9], alphas=[0.5])
+    assert same(nothing, stored(PRETRAINED)), "and with a huge one nothing"
+
+
+@pytest.mark.parametrize(("method", "variant"), [("average", FINETUNED), ("stitch_mean", GRAFTED)])
+def test_of_one_task_everything_is_its_own_model(mode, method, variant):
+    group = Group.open(method, ["toy"], SEED, params(mode), runtime())
+    group.shared.first.put(group.models["toy"])
+    examples = group.shared.first.encode(read_rows(paths.sample("toy", SEED, "test"))[:60])
+    assert np.array_equal(predict(group.shared.first, examples).numpy(), stored(variant)["toy"])
+
+
+def test_a_record_says_how_the_model_was_made(mode):
+    for method in ("stitch_largest", "ties"):
+        combine(method, GROUP, SEED, params(mode), runtime())
+    grafts, whole = (recorded(name) for name in ("stitch_largest", "ties"))
+    assert {(row["task"], row["variant"]) for row in grafts["rows"]} == {
+        (task, variant) for task in TASKS for variant in (PRETRAINED, FINETUNED, GRAFTED, MOVEMENT_GRAFTED, MERGED)
+    }
+    assert all(row["n"] == 60 for row in grafts["rows"])
+    masks = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    union = len(torch.cat([part.mask.region_indices() for part in masks]).unique())
+    assert grafts["collisions"]["union"] == union and grafts["bytes"] == 8 * union
+    assert grafts["single_bytes"] == [8 * part.mask.selected for part in masks]
+    assert whole["bytes"] == 4 * masks[0].mask.region.size and "collisions" not in whole
+    assert (grafts["head_bytes"] > 0) == (mode == "standard")
+    curve = {point["alpha"]: point["normalised"] for point in whole["dev"]}
+    assert whole["alpha"] == min(alpha for alpha in curve if curve[alpha] == max(curve.values()))
+    assert "alpha" not in grafts
+
+
+@STANDARD
+def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
+    group = Group.open("average", TASKS, SEED, params(mode), runtime())
+    vector = {name: torch.zeros_like(values, dtype=torch.float64) for name, values in group.pretrained.items()}
+    for task in TASKS:
+        paths.sample(task, SEED, "test").unlink()
+    short = alpha_curve(group, vector, params(alphas=[0.0, 1.0], dev_max=7).combination.search)
+    assert short[0.0] == short[1.0], "nothing to add"
+    whole = alpha_curve(group, vector, params(alphas=[0.0], dev_max=0).combination.search)
+    assert whole[0.0] != short[0.0]  # the control
+
+
+@STANDARD
+def test_a_mask_of_another_model_is_refused(mode):
+    graft = read_mask(paths.learned("pairs", SEED))
+    write_mask(paths.learned("pairs", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
+    with pytest.raises(MaskError, match=r"pairs\.safetensors: was made for pico \(fingerprint beef\)"):
+        combine("stitch_mean", GROUP, SEED, params(mode), runtime())
+
+
+def chosen(mode: str, methods: list[str]) -> SimpleNamespace:
+    """The settings of these methods on the one group."""
+    found = params(mode)
+    found.tasks, found.seeds, found.summary = TASKS, [SEED], SimpleNamespace(least_gain=0.05)
+    found.data, found.combination.methods = SimpleNamespace(k=8, scarce="error"), methods
+    return found
+
+
+@STANDARD
+def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
+    methods = ["stitch_mean", "average", "ties"]
+    for method in methods:
+        combine(method, GROUP, SEED, params(mode), runtime())
+    frames = collect(chosen(mode, methods))
+    assert {*frames["scores"].method} == {PRETRAINED, FINETUNED, GRAFTED, *methods}
+    assert len(frames["scores"]) == (len(methods) + 3) * len(TASKS)
+    scores = {(row["task"], row["variant"]): row["score"] for row in recorded("ties")["rows"]}
+    own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
+    means = derive(frames)["averaged"].groupby("method")[["own", "retained"]].mean()
+    assert means.loc["ties"].to_list() == pytest.approx([np.mean(own)] * 2, abs=1e-6)
+    paths.merged_record("ties", GROUP, SEED).unlink()
+    with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
+        collect(chosen(mode, methods))
+    assert len(collect(chosen(mode, methods[:2]))["dev"]) == 0, "a method less leaves nothing of it"

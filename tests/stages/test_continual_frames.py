@@ -1,0 +1,196 @@
+"""The frames of continual learning from records, and what their report says of them."""
+
+from contextlib import chdir
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skill_grafting.errors import DataError
+from skill_grafting.io import read_json, write_json
+from stages.continual.frames import collect, derive, matrix, size
+from stages.workflow.core import paths
+from stages.workflow.report.claims import Judged, judge
+from stages.workflow.report.publish import markdown
+from stages.workflow.report.spec import read_spec
+from stages.workflow.report.tables import render
+
+FOLDER = Path(__file__).parents[2] / "stages/continual"
+SPEC, PAPER = read_spec(FOLDER / "report.yaml"), pd.read_csv(FOLDER / "paper.csv")
+METHODS = ["naive", "grafting", "replay", "ewc"]
+ORDERS = {"paper": ["qnli", "ag_news", "sst2"], "back": ["sst2", "ag_news", "qnli"]}
+SEEDS = [13, 21]
+# accuracy when learned, and what is lost in each later step
+EFFECTS = {"naive": (0.90, 0.10), "grafting": (0.89, 0.0), "replay": (0.90, 0.03), "ewc": (0.88, 0.05)}
+SKILL = {"naive": 0, "grafting": 80_000, "replay": 9_000, "ewc": 8_000_000}
+MODEL = 4_000_000
+
+
+def write_records(root: Path, effects: dict = EFFECTS, orders: dict = ORDERS, methods: list[str] = METHODS) -> None:
+    """Records in which every method loses as much in every step, with a little noise over seeds."""
+    for method, (order, tasks), seed in product(methods, orders.items(), SEEDS):
+        (learned, lost), noise = effects[method], 0.001 * seed / 13
+        for place, task in enumerate(tasks, 1):
+            rows = [scores("finetuned", 0, None, 0.92 + noise), scores("pretrained", 0, None, 0.5)]
+            for step, after in [*enumerate(tasks, 1)][place - 1 :]:
+                accuracy = max(learned + noise - lost * (1 + noise) * (step - place), 0.0)
+                same = method == "grafting" or step == place
+                known = {"unchanged": same, "agreement_with_own": 1.0 if same else 0.9}
+                rows.append(scores(f"after_{after}", step, after, accuracy) | known)
+            record = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
+            skill = SKILL[method] if method == "ewc" else SKILL[method] * place
+            record |= {"kept_bytes": {"head": 3_000 * place, "skill": skill}, "model_bytes": MODEL, "rows": rows}
+            record |= {"training": {"rate_factor": 4.0 if method == "grafting" else 1.0}}
+            if method == "grafting":
+                record |= {"region": 10_000, "own": 10_000 - 500 * (place - 1)}
+            write_json(root / paths.stage_record("sequence", (method, order), task, seed), record)
+
+
+def scores(variant: str, step: int, after: str | None, accuracy: float) -> dict[str, Any]:
+    measures = dict.fromkeys(("accuracy", "score", "f1", "ece", "loss", "agreement"), accuracy)
+    return {"variant": variant, "step": step, "after": after, "n": 250, "accuracy_se": 0.02, **measures}
+
+
+def change_last(method: str, order: str, task: str, seed: int, **values: object) -> None:
+    """Other values after the last step, in a stored record."""
+    path = paths.stage_record("sequence", (method, order), task, seed)
+    record = read_json(path)
+    record["rows"][-1] |= values
+    write_json(path, record)
+
+
+def read(known: dict[str, list[str]] = ORDERS, **changes: object) -> dict[str, pd.DataFrame]:
+    """The frames of these methods, orders and seeds, with all that the report adds."""
+    settings = {"methods": METHODS, "orders": [*known], "seeds": SEEDS, **changes}
+    params = SimpleNamespace(
+        tasks=ORDERS["paper"],
+        seeds=settings["seeds"],
+        model=SimpleNamespace(name="some model", mode="prompt"),
+        data=SimpleNamespace(k=64, scarce="error"),
+        graft=SimpleNamespace(sparsity=0.01),
+        sequence=SimpleNamespace(methods=settings["methods"], orders=settings["orders"]),
+        order=known,
+    )
+    return derive(collect(params) | {"paper": PAPER})
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory) -> dict[str, pd.DataFrame]:
+    folder = tmp_path_factory.mktemp("records")
+    write_records(folder)
+    with chdir(folder):
+        return read()
+
+
+def table(frames: dict[str, pd.DataFrame], title: str) -> list[list[str]]:
+    """The cells of the table whose title begins so."""
+    [chosen] = [made for made in render(SPEC, frames) if made.title.startswith(title)]
+    return [line.cells for line in chosen.lines]
+
+
+def claims(frames: dict[str, pd.DataFrame]) -> dict[str, Judged]:
+    return {claim.words.partition(",")[0].partition(":")[0]: claim for claim in judge(SPEC, frames)}
+
+
+def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(frames):
+    rows = frames["accuracy"]
+    rows = rows[(rows.step > 0) & (rows.order == "paper") & (rows.method == "naive") & (rows.seed == 13)]
+    values = matrix(rows)
+    assert values.shape == (3, 3) and np.isnan(values[np.triu_indices(3, 1)]).all()
+    assert values[2, 0] == pytest.approx(0.901 - 0.2 * 1.001, abs=0.002) and values[1, 1] == pytest.approx(
+        0.901, abs=0.002
+    )
+
+
+def test_a_record_of_other_tasks_is_named_with_what_makes_it(project):
+    write_records(project, methods=["naive"])
+    naive = {"methods": ["naive"], "seeds": [21]}
+    assert {*read(**naive)["accuracy"].method} == {"naive"}
+    made_by = "`dvc repro stages/continual/dvc.yaml:sequence@naive-back-21` makes it"
+    with pytest.raises(DataError, match=f"naive/back/21/sst2.json: is about other tasks than order.back; {made_by}"):
+        read(ORDERS | {"back": ["sst2", "qnli", "ag_news"]}, **naive)
+    paths.stage_record("sequence", ("naive", "back"), "qnli", 21).unlink()
+    with pytest.raises(DataError, match=f"qnli.json: not there; {made_by}"):
+        read(**naive)
+
+
+def test_cells_that_are_not_asked_for_are_in_no_frame(project):
+    write_records(project)
+    only = read(methods=["grafting"], orders=["back"], seeds=[21])
+    cells = [only["accuracy"][name].unique().tolist() for name in ("method", "order", "seed")]
+    assert cells == [["grafting"], ["back"], [21]]
+
+
+@pytest.mark.parametrize("empty", ["methods", "orders"])
+def test_an_empty_list_makes_an_empty_report_that_says_so(project, empty):
+    written = markdown(SPEC, read(**{empty: []}))
+    assert "Off: the settings ask for nothing here." in written and "##" not in written
+
+
+def test_table_4_has_ours_and_the_papers_values_below(frames):
+    rows = table(frames, "Table 4: after the last task, order paper")
+    assert [row[0] for row in rows] == [
+        "pretrained", "FT", "paper", "naive", "paper", "grafting", "paper", "replay", "EWC",
+    ]  # fmt: skip
+    assert rows[3][1:3] == ["70.0 (0.0)", "80.0 (0.0)"] and rows[4][1:] == [
+        "67.5 (5.3)",
+        "87.6 (2.5)",
+        "92.0 (0.5)",
+        "",
+    ]
+    back = table(frames, "Table 4: after the last task, order back")
+    assert back[4][1:] == ["92.0 (0.5)", "87.6 (2.5)", "67.5 (5.3)", ""]
+
+
+def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(frames):
+    rows = {row[0]: row[1:] for row in table(frames, "Memory")}
+    assert rows["naive"] == ["0 B", "0 B", "0 B", "0.00 %"]
+    assert rows["grafting"] == [size(80_000), size(240_000), size(80_000), "2.00 %"]
+    assert rows["EWC"] == [size(8_000_000), size(8_000_000), size(8_000_000 / 3), "66.67 %"]
+    facts = frames["facts"].iloc[0]
+    assert facts.taken == "7.5" and facts.rates.startswith("naive 1 (12); grafting 4 (12)")
+    assert [size(count) for count in (0, 1023, 1024, 1536, 2**20, 3 * 2**30)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "3.0 GiB",
+    ]  # fmt: skip
+
+
+def test_claims_follow_the_records_and_properties_are_not_counted_among_them(project, frames):
+    seen = claims(frames)
+    assert [claim.property for claim in seen.values()] == [True, *[False] * 5, True]
+    assert [str(claim.verdict) for claim in seen.values()] == ["holds"] * 5 + ["does not hold", "holds"]
+    write_records(project, EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)})
+    turned = {words: str(claim.verdict) for words, claim in claims(read()).items()}
+    assert turned["Grafting barely costs newer tasks"] == turned["Grafting forgets less"] == "does not hold"
+
+
+def test_of_one_seed_tasks_are_the_sample_and_its_orders_are_not(project):
+    write_records(project)
+    found = [claim for claim in claims(read(seeds=[13])).values() if not claim.property]
+    assert len(found) == 5 and {claim.size for claim in found} == {"3 tasks, 1 seed"}
+
+
+def test_the_claim_on_the_end_says_what_remains_without_the_last_task_of_each_order(project):
+    """All of the gap is on the task that was learned last, where nothing can be forgotten."""
+    orders = {"one": ["sst2", "ag_news", "qnli"]}
+    write_records(project, EFFECTS | {"naive": (0.89, 0.0)}, orders)
+    for seed in SEEDS:
+        change_last("naive", "one", "qnli", seed, accuracy=0.5)
+    end = claims(read(orders))["At the end grafting is more accurate than naive fine-tuning on all tasks together"]
+    assert "+13.1 points" in end.figure and end.figure.partition("forgotten, ")[2].startswith("+0.0 points")
+
+
+def test_one_changed_prediction_breaks_the_property_of_forgetting_nothing(project):
+    write_records(project)
+    change_last("grafting", "back", "sst2", 13, unchanged=False)
+    claim = claims(read())["Grafting predicts earlier tasks as before"]
+    assert str(claim.verdict) == "does not hold"
+    assert "11 of 12 later tests" in claim.figure and "naive in 0 of 12" in claim.figure
+
+
+def test_claims_about_methods_that_did_not_run_are_left_out(project):
+    write_records(project)
+    assert [len(claims(read(methods=[method]))) for method in ("replay", "grafting")] == [0, 2]

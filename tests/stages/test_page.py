@@ -1,0 +1,139 @@
+"""The page and REPRODUCTION.md: what stands in them, that they need nothing else, and how the page looks in Chromium."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skill_grafting.errors import StorageError
+from stages.workflow import page
+from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
+from stages.workflow.report import publish
+from tests.browser import look_at, needs_chromium
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made():
+    sections = read_sections()
+    return sections, dict(build(sections))
+
+
+def test_the_result_comes_first_and_what_is_out_of_date_last(made):
+    sections, texts = made
+    html = texts[PAGE]
+    assert re.search(r"<h1>(.*?)</h1>", html, re.DOTALL)[1].startswith(sections[0].sentence[:40])
+    places = [
+        html.index(part) for part in ("<h1>", "What the paper says", f'id="{sections[-1].name}"', "<footer>", "Commit ")
+    ]
+    assert places == sorted(places)
+    assert "http" not in re.sub(r"http://www.w3.org", "", html), "it asks no network"
+
+
+def test_each_claim_is_a_row_with_its_verdict_and_folded_details(made):
+    sections, texts = made
+    for section in sections:
+        for claim in section.claims:
+            assert claim.short in texts[REPRODUCTION] and f"{claim.verdict} |" in texts[REPRODUCTION]
+    assert texts[PAGE].count('class="verdict') == sum(len(section.claims) for section in sections)
+
+
+def test_what_was_found_is_short_and_each_sentence_has_its_number_with_an_interval(made):
+    found = made[1][REPRODUCTION].partition("## What this project found")[2].partition("At the paper's size")[0]
+    sentences = [sentence for sentence in re.split(r"\.\s+(?:- )?(?=[A-Z])|\.\s*$", found.strip()) if sentence]
+    assert len(sentences) >= 6 and len(found.split()) <= 150
+    assert all(re.search(r"[\d.]+[^.]*\([-+\d.]+ to [-+\d.]+\)", sentence) for sentence in sentences), sentences
+
+
+def test_the_committed_reproduction_follows_from_the_committed_frames(made):
+    assert made[1][REPRODUCTION] == (ROOT / REPRODUCTION).read_text()
+
+
+@pytest.mark.parametrize(("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/io.py"], True)])
+def test_what_reproduces_is_written_of_the_committed_settings_alone(tmp_path, monkeypatch, capsys, changed, written):
+    monkeypatch.chdir(tmp_path)
+    texts = {"build": [(PAGE, "page"), (REPRODUCTION, "text")], "read_sections": [], "uncommitted": changed}
+    for name, value in texts.items():
+        monkeypatch.setattr(page, name, lambda *_, value=value: value)
+    monkeypatch.setattr(sys, "argv", ["page"])
+    page.main()
+    assert PAGE.exists() and REPRODUCTION.exists() == written
+    assert ("left as it is (params.yaml changed)" in capsys.readouterr().out) != written
+
+
+def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stages").mkdir()
+    with pytest.raises(StorageError, match="nothing to report: `make repro`"):
+        read_sections()
+
+
+OTHER, NOT_RUN = (
+    "made under other settings or code than today's",
+    "as committed; its stages have not run in this folder",
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "states"),
+    [
+        ({}, {}),
+        ({"calibration@13": [{"changed deps": {"params.yaml": {"calibration": "modified"}}}]}, {"summary": OTHER, "talos": OTHER}),
+        ({"stages/talos/dvc.yaml:edit@full-13": [{"changed outs": {"metrics/edit/full/13": "not in cache"}}]}, {"talos": NOT_RUN}),
+        ({"stages/talos/dvc.yaml:edit@full-13": ["changed command"]}, {"talos": OTHER}),
+    ],
+)  # fmt: skip
+def test_a_report_is_out_of_date_with_any_stage_before_it(monkeypatch, said, states):
+    """`said` is what `dvc status --json` prints; of a stage that changed it doesn't name those behind it."""
+    answer = subprocess.CompletedProcess([], 0, stdout=json.dumps(said))
+    monkeypatch.setattr(page.subprocess, "run", lambda *_, **__: answer)
+    found = page._status()
+    assert {name: found[name] for name in ("summary", "talos") if name in found} == states
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1400, 400])
+def test_nothing_overlaps_or_sticks_out(made, width, tmp_path):
+    look = look_at(made[1][PAGE], tmp_path, width)
+    assert (look.sticks_out, look.overlaps, look.cramped, look.pictures, look.console) == (0, [], [], 0, [])
+
+
+def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path, command, monkeypatch):
+    for name, tasks in (("one", ["movies", "products"]), ("two", ["tweets", "bbc"])):
+        shutil.copytree(ROOT / "plots", tmp_path / name, ignore=shutil.ignore_patterns("reports", "*.png", "*.svg"))
+        for file in (tmp_path / name).glob("*.csv"):
+            lines = file.read_text().splitlines()
+            place = lines[0].split(",").index("task") if "task" in lines[0].split(",") else None
+            kept = [line for line in lines[1:] if place is None or line.split(",")[place] in tasks]
+            file.write_text("\n".join([lines[0], *kept]) + "\n")
+
+    def compare(*words: object) -> str:
+        """What it says if it refuses; figures of pooled runs are those of any report, so they are not drawn."""
+        with monkeypatch.context() as patch:
+            if "--pool" in words:
+                patch.setattr(publish, "save_figures", lambda *_: None)
+            return command("stages.workflow.compare", *words, "--to", to)[2]
+
+    to, whole = tmp_path / "to", f"whole={ROOT / 'plots'}"
+    runs = [f"{name}={tmp_path / name}" for name in ("one", "two")]
+    assert compare("summary", *runs, "--pool") == ""
+    report = (to / "report.md").read_text()
+    assert all(task in report for task in ("movies", "bbc")) and "4 tasks, 1 seed" in report
+    assert compare("summary", runs[0], whole) == ""
+    report = (to / "report.md").read_text()
+    assert "| one |" in report and "| whole |" in report and "## Claims by run" in report
+    assert compare("talos", f"base={ROOT / 'plots/talos'}", "--pool") == ""
+    assert "| TaLoS |" in (to / "report.md").read_text(), "a pipeline without a frame of scores"
+    for words, refusal in (
+        (["summary", *runs], "no task is in all of these"),
+        (["summary", runs[0], whole, "--pool"], "two of these have movies with seed 13"),
+        (["sumary", *runs], "unknown pipeline (did you mean 'summary'?)"),
+        (["summary", "old=tests"], "has no run.csv"),
+        (["summary", "plots"], "expected NAME=FOLDER"),
+    ):
+        assert refusal in compare(*words)

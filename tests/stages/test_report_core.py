@@ -1,0 +1,429 @@
+"""What all reports share: the records they read, statistics, and how a report.yaml becomes tables, claims and figures."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from scipy.stats import t, ttest_1samp
+
+from skill_grafting.errors import DataError
+from skill_grafting.io import write_json
+from skill_grafting.words import Template, percent, points
+from stages.workflow.records import Records, frame_of, grid, require_files
+from stages.workflow.report.claims import Verdict, judge
+from stages.workflow.report.plots import draw_all
+from stages.workflow.report.publish import headline, markdown, publish
+from stages.workflow.report.spec import Spec, SpecError, read_spec
+from stages.workflow.report.stats import estimate, holm
+from stages.workflow.report.tables import render
+
+MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
+
+
+pytestmark = pytest.mark.usefixtures("project")
+
+# --- Records ---------------------------------------------------------------------------------------------------
+
+
+def records(methods: tuple[str, ...] = ("full", "graft"), tasks: tuple[str, ...] = ("a", "b")) -> Records:
+    """Cells by seed, whose files lie by method; each is written with its accuracy."""
+    cells = grid(seed=[13], method=methods, task=tasks)
+    made = Records("toy", "edit", "metrics/edit/{method}/{seed}/{task}.json", cells)
+    for place, cell in enumerate(made.cells):
+        write_json(made.file(cell), {"stage": "edit", "rows": [{"accuracy": place / 10}]})
+    return made
+
+
+def rows_of(made: Records) -> list[dict]:
+    return made.rows(lambda cell, record: ({**cell, **row} for row in record["rows"]))
+
+
+def test_rows_stand_in_the_order_of_the_cells_and_not_of_the_folders():
+    frame = frame_of(rows_of(records(("graft", "full"))), ["method", "task", "accuracy"])
+    assert [*frame.method] == ["graft", "graft", "full", "full"] and [*frame.accuracy] == [0.0, 0.1, 0.2, 0.3]
+    assert rows_of(records(())) == [], "a stage that is off has no rows"
+    assert [*frame_of([], ["method"]).columns] == ["method"]
+    assert [*frame_of([{"a": 1, "b": 2}], ["b"], more=True).columns] == ["b", "a"]
+
+
+@pytest.mark.parametrize("content", [[], {}, {"stage": "other", "rows": []}, {"stage": "edit"}])
+def test_a_file_that_is_no_record_is_named_with_what_makes_it(content):
+    made = records()
+    write_json(made.file(made.cells[0]), content)
+    with pytest.raises(DataError, match=rf"metrics/edit/full/13/a.json: not a record of edit.*; {MADE_BY}"):
+        rows_of(made)
+
+
+def test_missing_files_are_named_together_and_not_more_than_ten():
+    made = records(tasks=tuple("abcdef"))
+    require_files("make toy", made)
+    made.file(made.cells[0]).unlink()
+    with pytest.raises(DataError) as one:
+        require_files("make toy", made)
+    assert str(one.value) == f"metrics/edit/full/13/a.json: not there; {MADE_BY}"
+    for cell in made.cells[1:]:
+        made.file(cell).unlink()
+    with pytest.raises(DataError) as many:
+        require_files("make toy", made)
+    assert str(many.value).count("not there") == 10
+    assert str(many.value).endswith("and 2 more files; `make toy` makes them all")
+    main = Records("", "mask", "masks/{task}/{seed}.safetensors", [{"task": "a", "seed": 1}], item="{task}-{seed}")
+    assert main.made_by(main.cells[0]) == "`dvc repro mask@a-1` makes it"
+
+
+# --- Statistics ------------------------------------------------------------------------------------------------
+
+
+def cells(values: dict, seeds: int = 2, apart: float = 0.1, names: tuple[str, ...] = ("task",)) -> pd.Series:
+    """Values of tasks, or of pairs of tasks, in cells of so many seeds, which lie around it."""
+    around = np.linspace(-apart, apart, seeds) if seeds > 1 else [0.0]
+    units = {unit if isinstance(unit, tuple) else (unit,): value for unit, value in values.items()}
+    rows = {(*unit, seed): value + shift for unit, value in units.items() for seed, shift in enumerate(around)}
+    return pd.Series([*rows.values()], pd.MultiIndex.from_tuples(rows, names=[*names, "seed"]), dtype=float)
+
+
+BY_TASK = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.6}
+BY_PAIR = {("a", "b"): 0.1, ("a", "c"): 0.2, ("b", "c"): 0.6}
+PAIR = ("first", "second")
+
+
+def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothing():
+    value, known = estimate(cells(BY_TASK)), ttest_1samp([*BY_TASK.values()], 0.05)
+    assert (value.n, value.tasks, value.seeds, value.positive) == (8, 4, 2, 4)
+    assert (value.low, value.high) == pytest.approx((*known.confidence_interval(0.95),))
+    assert value.p_value(0.05) == pytest.approx(known.pvalue) and value.mean == pytest.approx(0.3)
+    assert value.sd == pytest.approx(np.std([*BY_TASK.values()], ddof=1))
+    assert estimate(cells({**BY_TASK, "rounded": 1e-12})).positive == 4
+    alike = estimate(cells(dict.fromkeys("abc", 0.1)))
+    assert (alike.p_value(0.1), alike.p_value()) == (1, 0), "without a spread"
+    twice = pd.concat([cells(BY_TASK), cells(BY_TASK).rename(lambda seed: seed + 2, level="seed")])
+    assert (estimate(twice).low, estimate(twice).high) == pytest.approx((value.low, value.high))
+    alone = ttest_1samp(twice, 0).confidence_interval(0.95)
+    assert alone.high - alone.low < 0.7 * (value.high - value.low), "the control: cells as the sample tell too much"
+
+
+def test_pairs_of_tasks_are_jackknifed_by_task():
+    value = estimate(cells(BY_PAIR, names=PAIR), PAIR)
+    # 3 * 0.3 - 2 * (the other pair): -0.3, 0.5 and 0.7
+    assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5)
+    assert (value.tasks, value.units) == (3, 3)
+    more = estimate(cells({**BY_PAIR, ("a", "d"): 0.4, ("b", "d"): 0.3, ("c", "d"): 0.5}, names=PAIR), PAIR)
+    for end in (more.mean - more.low, more.high - more.mean):
+        assert end == pytest.approx(t.ppf(0.975, 3) * more.error), "of four tasks, not of six pairs"
+    assert more.p_value(more.high) == pytest.approx(0.05)
+    assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None, "one pair has no interval"
+    assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
+    apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6}
+    pairs, known = estimate(cells(apart, names=PAIR), PAIR), ttest_1samp([*apart.values()], 0.05)
+    assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), (
+        "which share no task, are the sample"
+    )
+    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "3 pairs of 6 tasks, 2 seeds"
+    both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
+    ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
+    assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)
+    assert estimate(both, statistic=lambda units: 0.5 if len(units) == 4 else np.nan).error is None, (
+        "not of parts of it"
+    )
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        (cells({"a": 0.1}), "+10.0 points (no interval; 1 task, 2 seeds; above 0 in 1 of 1)"),
+        (cells(BY_TASK, seeds=1), "+30.0 points (95 % interval -4.4 to +64.4; 4 tasks, 1 seed; above 0 in 4 of 4)"),
+        (cells({"a": 0.1, "b": 0.1 + 1e-12}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+        (cells({}), "no common cells"),
+        (cells({"a": 0.1, "b": 0.2}), "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+    ],
+)  # fmt: skip
+def test_one_task_and_two_equal_tasks_have_no_interval_and_one_seed_has_one(values, words):
+    value = estimate(values)
+    assert value.words() == words and (value.p_value() is None) == (value.low is None)
+
+
+def test_tasks_with_fewer_seeds_than_others_are_told_in_words_and_numbers():
+    value = estimate(pd.concat([cells(BY_TASK, seeds=3), cells({"e": 0.2})]))
+    assert value.sample() == "5 tasks, 2 to 3 seeds" and "; 5 tasks, 2 to 3 seeds; above" in value.words()
+    alike = estimate(cells(BY_TASK, seeds=3))
+    assert alike.sample() == "4 tasks, 3 seeds", "the control"
+    pairs = pd.concat([cells(BY_PAIR, seeds=2, names=PAIR), cells({("b", "a"): 0.3}, seeds=1, names=PAIR)])
+    assert estimate(pairs, PAIR).sample() == "3 tasks, 1 to 2 seeds"
+
+
+@pytest.mark.parametrize(
+    "p_values, corrected",
+    [([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]), ([0.04], [0.04]), ([0.6, 0.7], [1, 1]), ([], [])],
+)
+def test_holms_correction_is_that_of_hand(p_values, corrected):
+    assert holm(p_values) == pytest.approx(corrected)
+
+
+def test_a_share_that_is_rounded_to_zero_has_no_sign_and_a_difference_keeps_it():
+    assert [percent(share) for share in (-0.0004, 0.0004, -0.004)] == ["0.0", "0.0", "-0.4"]
+    assert (points(-0.0004), points(-1e-17)) == ("-0.0", "+0.0"), "on this side of zero, and at it"
+
+
+def test_a_template_counts_one_thing_as_one():
+    assert Template().format("{seeds:n seed}, {tasks:n task}", seeds=np.int64(1), tasks=1200) == "1 seed, 1,200 tasks"
+
+
+VALUES = some.dictionaries(some.sampled_from("abcdefgh"), some.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, some.floats(-0.5, 0.5))
+def test_an_interval_excludes_just_the_limits_whose_p_value_is_below_5_percent(values, limit):
+    value = estimate(cells(values, apart=0.0))
+    if value.error and value.error > 1e-6 and min(abs(limit - value.low), abs(limit - value.high)) > 1e-6:
+        assert (value.p_value(limit) < 0.05) == (not value.low <= limit <= value.high)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.lists(some.floats(0, 1), max_size=8))
+def test_holm_keeps_the_order_raises_none_above_1_and_lowers_none(p_values):
+    corrected = holm(p_values)
+    assert all(p - 1e-12 <= new <= 1 for p, new in zip(p_values, corrected, strict=True))
+    ranked = sorted(zip(p_values, corrected, strict=True))
+    assert all(first[1] <= second[1] + 1e-12 for first, second in pairwise(ranked))
+    if p_values:
+        assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
+
+
+# --- A report.yaml and its frames ------------------------------------------------------------------------------
+
+
+def frame(seeds: int = 2, **methods: tuple[float, ...]) -> pd.DataFrame:
+    """Scores of methods, one value a task, in cells of so many seeds."""
+    rows = [
+        {"method": method, "task": task, "seed": seed, "score": value, "other": 0.0, "n": 10}
+        for method, values in methods.items()
+        for task, value in zip("abcdefgh", values, strict=False)
+        for seed in range(seeds)
+    ]
+    return pd.DataFrame(rows, columns=["method", "task", "seed", "score", "other", "n"])
+
+
+def spec(**parts: object) -> Spec:
+    return Spec(title="Toy", sentence="A result", setting="a toy", **parts)
+
+
+def claim(**parts: object) -> dict:
+    return {"words": "it is so", "data": "rows", "value": "score", **parts}
+
+
+def verdicts(rows: pd.DataFrame, *claims: dict, **parts: object) -> list[Verdict]:
+    return [found.verdict for found in judge(spec(claims=[*claims], **parts), {"rows": rows})]
+
+
+SHOWN, WEAK = (0.1, 0.11, 0.12), (0.1, 0.2, -0.1)
+CLOSE = (0.1, 0.05, 0.025, 0.0825)  # p = 0.03 by itself
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "limit", "verdict"),
+    [
+        (SHOWN, "above", 0, "holds"),
+        (SHOWN, "above", 0.11, "not shown"),
+        (SHOWN, "above", 0.2, "does not hold"),
+        (SHOWN, "below", 0.2, "holds"),
+        (SHOWN, "below", 0, "does not hold"),
+        (WEAK, "above", 0, "not shown"),
+        ((0.1,), "above", 0, "not measurable"),
+        ((), "above", 0, "not measurable"),
+    ],
+)
+def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
+    rows = frame(x=values)
+    assert verdicts(rows, claim(rule=rule, limit=limit)) == ([verdict] if values else [])
+    assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), (
+        "one seed"
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(VALUES, VALUES)
+def test_a_difference_is_of_common_cells_and_changes_its_sign_with_the_sides(one, other):
+    sides = {"x": cells(one), "y": cells(other)}
+    rows = pd.concat([side.rename("score").reset_index().assign(method=name) for name, side in sides.items()])
+    there, back = judge(spec(claims=[claim(a="x", b="y"), claim(a="y", b="x")]), {"rows": rows})
+    common = one.keys() & other.keys()
+    assert there.value.units == back.value.units == len(common)
+    if common:
+        assert there.value.mean == pytest.approx(np.mean([one[task] - other[task] for task in common]), abs=1e-9)
+        assert there.value.mean == pytest.approx(-back.value.mean, abs=1e-9)
+
+
+def test_groups_are_compared_cell_by_cell():
+    rows = frame(x=SHOWN, y=(0.3, 0.32, 0.31))
+    assert verdicts(rows, claim(a="y", b="x"), claim(a="x", b="y")) == ["holds", "does not hold"]
+    [told] = judge(spec(claims=[claim(a="y", b="x")]), {"rows": rows})
+    assert told.figure.startswith("31.0 against 11.0 %, +20.0 points (95 % interval")
+    assert verdicts(rows, claim(value=["score", "other"], where="method == 'x'")) == ["holds"]
+
+
+def test_a_reduction_is_one_of_the_means_and_a_property_is_one_of_every_row():
+    rows = frame(x=(0.1, 0.2, 0.3), y=(0.2, 0.4, 0.6))
+    [told] = judge(spec(claims=[claim(a="x", b="y", statistic="reduction", limit=0.4)]), {"rows": rows})
+    assert told.value.mean == pytest.approx(0.5) and told.verdict == "holds"
+    parts = {"property": True, "where": "method == 'x'"}
+    assert verdicts(rows, claim(limit=0.05, **parts), claim(limit=0.15, **parts)) == ["holds", "does not hold"]
+
+
+@pytest.mark.parametrize(
+    ("gain", "measurable"), [(SHOWN, True), (WEAK, False), ((-0.1, -0.11, -0.12), False), ((0.1,), False)]
+)
+def test_a_claim_is_not_measurable_where_its_control_is_not_shown_above_0(gain, measurable):
+    rows = frame(x=SHOWN, gain=gain)
+    controls = {"gains": {"data": "rows", "where": "method == 'gain'", "value": "score", "lacks": "no gain"}}
+    [told] = judge(spec(claims=[claim(where="method == 'x'", given=["gains"])], controls=controls), {"rows": rows})
+    assert (told.verdict == "holds", "no gain" in told.figure) == (measurable, not measurable)
+
+
+def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not():
+    rows = frame(x=CLOSE, y=WEAK)
+    close, weak = (claim(where=f"method == {name!r}") for name in "xy")
+    assert verdicts(rows, close, weak)[0] == "holds", "of no family"
+    both = [one | {"family": "one"} for one in (close, weak)]
+    assert verdicts(rows, *both)[0] == "not shown"
+    assert verdicts(rows, claim(each=["method"])) == ["not shown"] * 2, "a claim that makes several is a family"
+    [told, _] = judge(spec(claims=both), {"rows": rows})
+    assert told.figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
+
+
+def test_a_table_has_a_line_for_each_group_the_papers_below_it_and_the_average():
+    rows = pd.concat([frame(x=(0.5, 0.7)), frame(y=(0.6, 0.8))])
+    paper = pd.DataFrame(
+        {"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]}
+    )
+    columns = {
+        "n": {"count": ["seed"], "where": "method == 'x'"}, "x": {"percent": "score", "where": "method == 'x'"},
+        "each": {"each": "method", "percent": "score"}, "gap": {"interval": "score", "where": "method == 'x'"},
+    }  # fmt: skip
+    table = {
+        "title": "T {fact:.0f}",
+        "data": "rows",
+        "by": ["task"],
+        "columns": columns,
+        "average": "mean",
+        "paper": "place == 'Table 2'",
+    }
+    facts = {"fact": {"data": "rows", "number": "n"}, "none": {"data": "rows", "where": "n > 10", "number": "n"}}
+    notes = {"notes": ["of {fact:,.0f} rows", "dropped: {nothing}", "dropped, too: {none:,.0f}"]}
+    frames = {"rows": rows, "paper": paper, "facts": pd.DataFrame([{"nothing": ""}]).astype(object)}
+    [made] = render(spec(tables={"t": table | notes}, facts=facts), frames)
+    assert made.header == ["task", "n", "x", "x", "y", "gap"] and made.title == "T 10"
+    lines = {(line.kind, line.cells[0]): line.cells[1:] for line in made.lines}
+    assert lines["ours", "a"][:2] == ["2", "50.0 (0.0)"] and lines["average", "mean"][1] == "60.0 (14.1)"
+    assert "90.0 (1.0)" in made.lines[1].cells and made.lines[1].kind == "paper"
+    assert made.notes == ["of 10 rows"], "a note is left out where one of its facts is empty"
+
+
+FIGURES = {
+    "dots": {"y": "task", "hue": "method", "mean": "mean"},
+    "lines": {"x": "seed", "hue": "method", "panel": "task", "mean": "all tasks"},
+    "paths": {"x": "other", "hue": "method"},
+    "scatter": {"x": "other", "hue": "method", "points": "task"},
+    "heatmap": {"x": "task", "y": "method"},
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path):
+    about = {
+        "kind": kind,
+        "data": "rows",
+        "title": "What is seen",
+        "caption": "How to read",
+        "value": "score",
+        "label": "score (%)",
+    }
+    rows = frame(x=(0.5, 0.7, 0.9), y=(0.4, 0.6, 0.8))
+    for name in ("one", "two"):
+        for _, drawn in draw_all(spec(figures={"f": about | FIGURES[kind]}), {"rows": rows}):
+            drawn.savefig(tmp_path / f"{name}.png", metadata={"Software": None})
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_a_heat_map_of_nothing_but_its_centre_is_drawn():
+    about = {
+        "kind": "heatmap",
+        "data": "rows",
+        "value": "score",
+        "label": "%",
+        "title": "All alike",
+        "caption": "100 %",
+        "centre": 1,
+    }
+    rows = frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))
+    [(_, drawn)] = draw_all(spec(figures={"f": about | FIGURES["heatmap"]}), {"rows": rows})
+    assert drawn.axes[-1].get_ylim() == (99, 101)
+
+
+TEXT = """title: Toy
+sentence: "{fact:percent ±} % reached"
+setting: a toy
+names: {x: method x}
+facts: {fact: {data: rows, number: score, over: [task]}}
+headline: {score: {data: rows, number: score}}
+tables: {t: {title: Scores, data: rows, by: [method], columns: {score: {percent: score}}}}
+controls: {gains: {data: rows, value: score, lacks: no gain}}
+claims: [{words: it is so, data: rows, value: score, a: x, given: [gains]}]
+figures: {f: {kind: dots, data: rows, title: Seen, caption: Read, y: task, value: score, label: score}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "percent: score}}}}",
+            "percnt: score}}}}",
+            "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)",
+        ),
+        ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
+        ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
+        ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
+        ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
+        ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
+        (
+            "kind: dots",
+            "kind: dot",
+            "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths', 'scatter' or 'heatmap'",
+        ),
+        ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
+        (
+            "data: rows, value: score, lacks",
+            "data: rows, where: task = 'a', value: score, lacks",
+            "controls.gains: where: \"task = 'a'\"",
+        ),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_line_with_file_key_and_the_nearest(old, new, problem):
+    assert old in TEXT
+    file = Path("report.yaml")
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(SpecError) as raised:
+        made = read_spec(file)
+        frames = {"rows": frame(x=(0.5, 0.7), y=(0.1, 0.2))}
+        markdown(made, frames), headline(made, frames), [*draw_all(made, frames)]
+    assert str(raised.value).startswith(f"report.yaml: {problem}") and "\n" not in str(raised.value)
+
+
+def test_publishing_writes_csv_report_headline_and_figures_and_prints_one_line(capsys, monkeypatch):
+    folder = Path("toy")
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "frames.py").write_text("def derive(frames):\n    return frames\n")
+    (folder / "report.yaml").write_text(TEXT)
+    monkeypatch.syspath_prepend(Path.cwd())
+    publish("toy", {"rows": frame(x=(0.51244567, 0.7))}, folder, Path("plots/toy"))
+    assert "0.5124" in Path("plots/toy/rows.csv").read_text()
+    assert Path("metrics/toy.json").read_text().split() == ["{", '"score":', "0.6062", "}"]
+    assert Path("metrics/toy.md").read_text().startswith("# Toy\n\n60.6 (13.3) % reached\n")
+    assert Path("plots/toy/f.png").exists()
+    assert capsys.readouterr().out == "60.6 (13.3) % reached (metrics/toy.md)\n"

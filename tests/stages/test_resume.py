@@ -1,0 +1,357 @@
+"""A killed training, mask learning, joint training, sequence or sparse training goes on, and ends in the same bytes."""
+
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from skill_grafting.digest import list_files
+from skill_grafting.errors import StorageError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.io import read_rows, write_rows
+from skill_grafting.localizers.movement import movement_order
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.loops import State
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import finetune, train_again
+from skill_grafting.training.training import train
+from stages.workflow.core import resume as checkpoint
+from stages.workflow.core import settings as params
+from stages.workflow.core import stage as entry
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.resume import KeptLoop, keeping
+from tests import test_joint, test_sequencing
+from tests.dvc_project import lay_out_cell, start_stage, wait_for
+from tests.pico import finetune_settings, localizer_settings, same, values_of
+from tests.sealed import change_one_value
+
+STEPS, SECONDS = 14, 5
+HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
+MOMENTUM = {**HARD, "optimizer": "sgd", "learning_rates": [0.05, 0.2], "momentum": 0.9, "weight_decay": 0.01}
+Outcome = tuple[dict[str, Tensor], Any]
+
+
+class Killed(BaseException):
+    """An exception that no stage catches."""
+
+
+def tune(
+    cell: Any, only: GraftMask | None = None, rows: Any = None, folder: Path | None = None, **more: Any
+) -> Outcome:
+    where = replace(cell.to_train(), rows=rows or cell.rows, pretrained=folder or cell.pretrained_folder)
+    done = finetune(where, finetune_settings(**more), only=only)
+    return values_of(done.model), done.record
+
+
+def learn(cell: Any, **more: Any) -> Outcome:
+    """A mask by mini-batches, chosen by dev."""
+    opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+    evidence = evidence_of(opened, "learned", cell.rows["train"], cell.rows["dev"])
+    settings = localizer_settings(
+        "learned", **{"select": "dev", "fallback": True, "steps": STEPS, "eval_steps": 4, "batch_size": 8} | more
+    )
+    found = find_mask("learned", evidence, settings, Budget.of(cell.region, 0.02, "top_k", "graft.sparsity"))
+    return found.mask.indices, found.record
+
+
+def learn_in_turn(after_main: Any) -> Outcome:
+    """Two tasks one after the other, with stored examples, with a penalty, and in regions of their own."""
+    after_main("standard")
+    weights, facts = {}, []
+    for method in ("replay", "ewc", "grafting"):
+        made = test_sequencing.learner(method, "standard")
+        done = test_sequencing.learn_in_order(made, method, test_sequencing.TEST)
+        weights |= {f"{method} {name}": value for name, value in test_sequencing.weights_of(made).items()}
+        facts.append([made.kept(), done.facts])
+    return weights, facts
+
+
+def join(cell: Any) -> Outcome:
+    changes = {**HARD, "head_first_steps": 3, "max_steps": 6}
+    shared, record = test_joint.train(cell.pretrained_folder, "standard", **changes)
+    return {name: weight.detach().clone() for name, weight in shared.parameters().items()}, record
+
+
+def some(cell: Any) -> GraftMask:
+    order = movement_order(cell.pretrained(), cell.finetuned(), cell.region, 300)
+    return GraftMask.from_region_indices(cell.region, order)
+
+
+RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
+    "momentum": lambda make, _: tune(make("standard"), head_first_steps=3, **{**MOMENTUM, "learning_rates": [0.05]}),
+    "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
+    "mask": lambda make, _: learn(make("prompt")),
+    "joint": lambda make, _: join(make("standard")),
+    "sequence": lambda _, after_main: learn_in_turn(after_main),
+    "sparse": lambda make, _: tune(make("standard"), some(make("standard")), **{**HARD, "learning_rates": [3e-3]}),
+}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A second passes whenever somebody looks."""
+    ticks = count()
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+
+
+def live(
+    run: Callable[[], Outcome], folder: Path, kill_at: int = 0, words: Any = "same", seconds: float = SECONDS
+) -> tuple[Outcome | None, int]:
+    """The result of a run, None if it is killed at a step, and the number of its steps."""
+    steps, keep = [], KeptLoop.keep
+
+    def counted(loop: KeptLoop, state: Any) -> None:
+        steps.append(loop)
+        if len(steps) == kill_at:
+            raise Killed
+        keep(loop, state)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(KeptLoop, "keep", counted)
+        with keeping(folder, "toy", lambda: (seconds, words)):
+            return run(), len(steps)
+    return None, len(steps)
+
+
+def equal(one: Outcome, other: Outcome) -> bool:
+    return same(one[0], other[0]) and one[1] == other[1]
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(9, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("kind", RUNS)
+def test_killed_at_any_step_and_run_again_it_ends_in_the_same_bytes(
+    kind, times, make_cell, after_main, tmp_path, clock
+):
+    def run() -> Outcome:
+        return RUNS[kind](make_cell, after_main)
+
+    folder, done, draw = tmp_path / "kept", [], random.Random(f"{kind} {times}")
+    undisturbed = run()
+    watched, steps = live(run, folder)
+    assert equal(watched, undisturbed) and not folder.exists()
+    kills = draw.sample(range(1 if times > 1 else 2 * SECONDS, steps + 1), times)
+    for number, kill in enumerate(kills):
+        assert live(run, folder, kill) == (None, kill)
+        if number % 3 == 2:  # and once more, soon after it went on
+            live(run, folder, draw.randint(1, 4))
+        outcome, left = live(run, folder)
+        assert equal(outcome, undisturbed), f"killed at step {kill} of {steps}"
+        assert not folder.exists()
+        done.append(steps - left)
+    # nearly all that was done before is not done again
+    assert sum(kill - kept for kill, kept in zip(kills, done, strict=True)) <= times * 2 * SECONDS
+    assert sum(done) > 0
+
+
+@pytest.mark.parametrize("lost", ["random", "optimizer", "nothing"])
+def test_without_a_part_of_the_state_the_bytes_would_differ(make_cell, tmp_path, clock, monkeypatch, lost):
+    def run() -> Outcome:
+        return tune(make_cell("standard"), **{**MOMENTUM, "learning_rates": [0.5], "eval_steps": 1})
+
+    undisturbed = run()
+    live(run, tmp_path / "kept", STEPS - 2)
+    part = State.part
+    monkeypatch.setattr(State, "part", lambda state, name: {} if name == lost else part(state, name))
+    resumed, left = live(run, tmp_path / "kept")
+    assert left < STEPS
+    assert equal(resumed, undisturbed) == (lost == "nothing")
+
+
+# --- Whose checkpoint it is ----------------------------------------------------------------------------------------
+
+
+def another_row(cell: Any, split: str) -> None:
+    first, *others = cell.rows[split]
+    cell.rows.update({split: [first | {"sentence1": "so good"}, *others]})
+
+
+def another_weight(cell: Any, name: str) -> None:
+    change_one_value(cell.pretrained_folder, f"bert.{name}")
+    list_files(cell.pretrained_folder)
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda cell: None,
+    "settings or code": lambda cell: None,
+    "train row": lambda cell: another_row(cell, "train"),
+    "dev row": lambda cell: another_row(cell, "dev"),
+    "trained weight": lambda cell: another_weight(cell, "encoder.layer.1.output.dense.weight"),
+    "frozen weight": lambda cell: another_weight(cell, "embeddings.position_embeddings.weight"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_checkpoint_of_other_inputs_is_never_used(make_cell, tmp_path, clock, capsys, change):
+    """Files say of themselves what is in them: rows by their text, a model's folder by its list of digests."""
+    cell = make_cell("standard")
+    list_files(shutil.copytree(cell.pretrained_folder, tmp_path / "pretrained"))
+    cell = replace(cell, pretrained_folder=tmp_path / "pretrained", rows={**cell.rows})
+
+    def run() -> Outcome:
+        for split in ("train", "dev"):
+            write_rows(tmp_path / f"{split}.jsonl", cell.rows[split])
+        rows = {split: read_rows(tmp_path / f"{split}.jsonl") for split in ("train", "dev")}
+        return tune(cell, rows=cell.rows | rows, **{**MOMENTUM, "learning_rates": [0.05]})
+
+    live(run, tmp_path / "kept", STEPS)
+    assert capsys.readouterr().err == ""
+    CHANGES[change](cell)
+    words = "other" if change == "settings or code" else "same"
+    outcome, left = live(run, tmp_path / "kept", words=words)
+    assert equal(outcome, run())
+    assert left == STEPS if change != "nothing" else left < STEPS
+    said = [f"toy: resumes at step {STEPS - left} of {STEPS}"] if change == "nothing" else []
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_stage_is_told_by_its_arguments_settings_and_code(project, monkeypatch):
+    """What it hands to its checkpoints, for arguments, settings and code of its own."""
+    told: list[Any] = []
+
+    @contextmanager
+    def noting(folder: Path, label: str, identify: Callable[[], Any]) -> Iterator[None]:
+        yield
+        told.append(identify())
+
+    monkeypatch.setattr(checkpoint, "keeping", noting)
+    monkeypatch.setattr(params, "READ", [(Path("params.yaml"), ("seeds",), Params(seeds=[1]))])
+    monkeypatch.setattr(params, "checkpoint_seconds", lambda: 120)
+    monkeypatch.setattr(params, "require_listed", lambda module, arguments: None)
+
+    def run(task: str = "movies") -> None:
+        entry._run(lambda task: None, "stages.finetune", "finetune", {"task": task})
+
+    run(), run(), run("tweets")
+    params.READ[0] = (Path("params.yaml"), ("seeds",), Params(seeds=[2]))
+    run()
+    digests = entry.code_digests()
+    course = next(path for path in digests if path.endswith("training/course.py"))
+    monkeypatch.setattr(entry, "code_digests", lambda: digests | {course: "edited"})
+    run()
+    assert told[0] == told[1] and told[0][0] == 120  # the control
+    assert len({repr(one) for one in told}) == len(told) - 1
+
+
+def test_a_watcher_with_a_state_of_its_own_sees_every_step(make_cell, tmp_path, clock):
+    cell, seen = make_cell("prompt"), []
+
+    def tuned() -> Outcome:
+        return values_of(finetune(cell.to_train(), finetune_settings(**HARD), lambda: seen.append(1)).model), None
+
+    def again() -> Outcome:
+        seen.clear()
+        settings = finetune_settings(**HARD)
+        return values_of(train_again(cell.to_train(), settings, lambda _: lambda: seen.append(1))), None
+
+    assert live(again, tmp_path / "kept")[1] == 0 and len(seen) == STEPS  # no step that a checkpoint could follow
+    live(tuned, tmp_path / "kept", STEPS + 3)
+    seen.clear()
+    live(tuned, tmp_path / "kept")
+    assert len(seen) == 2 * STEPS  # a bar that is at its end
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit"])
+def test_a_damaged_checkpoint_is_ignored_with_one_line(make_cell, tmp_path, clock, capsys, damage):
+    def run() -> Outcome:
+        return tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
+
+    live(run, tmp_path / "kept", STEPS)
+    [file] = (tmp_path / "kept").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content) if damage == "bit" else file.read_bytes()[:-9])
+    outcome, left = live(run, tmp_path / "kept")
+    assert left == STEPS and equal(outcome, run())
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{file}: damaged (") and line.endswith("so this starts from the beginning")
+
+
+def test_a_full_disk_stops_the_checkpoints_and_not_the_training(make_cell, tmp_path, clock, capsys, monkeypatch):
+    def full(_: Path) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(checkpoint, "replacing", full)
+    cell = make_cell("prompt")
+    assert equal(live(lambda: tune(cell, **HARD), tmp_path / "kept")[0], tune(cell, **HARD))
+    assert capsys.readouterr().err == "toy: goes on without checkpoints: no space left\n"
+
+
+def test_without_seconds_or_a_place_nothing_is_kept(make_cell, tmp_path):
+    cell = make_cell("prompt")
+    tune(cell, **HARD)
+    assert live(lambda: tune(cell, **HARD), tmp_path / "kept", seconds=0)[1] == 0
+    assert not (tmp_path / "kept").exists()
+    assert live(lambda: tune(cell, **HARD), tmp_path / "kept")[1] > 0, "control"
+
+
+def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_cell, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    course = train.__globals__["TrainerState"]
+    step = course.step
+
+    def run(took: float) -> None:
+        def slow(*given: Any) -> None:
+            now[0] += took / STEPS
+            step(*given)
+
+        with suppress(Killed), keeping(tmp_path / "kept", "toy", lambda: (100, "")):
+            monkeypatch.setattr(course, "step", slow)
+            tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
+            raise Killed
+
+    run(9.0)
+    assert not (tmp_path / "kept").exists()
+    run(11.0)
+    [file] = (tmp_path / "kept").iterdir()
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as stored:
+        about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
+    assert about["finished"] and about["step"] == STEPS
+    assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
+
+
+# --- A real stage --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_mask_whose_learning_is_killed_for_real_goes_on_in_another_process(make_cell, project):
+    """Of all loops this one alone seeds nothing itself, so that it was learned from the start in every new process."""
+    values = lay_out_cell(make_cell("prompt"))
+    values["graft"]["sparsity"], values["movement"]["keep"] = 0.02, 0.05
+    values["localizer"]["learned"] |= {"steps": 3000, "batch_size": 8, "eval_steps": 1000}
+    values["runtime"]["checkpoint_seconds"] = 0.1
+    folder, mask = Path(".dvc/tmp/checkpoints/mask@toy-13"), Path("masks/learned/13/toy.safetensors")
+
+    def ended(stage: str) -> str:
+        process = start_stage(stage, values)
+        error = process.communicate()[1]
+        assert process.returncode == 0, error
+        return error
+
+    ended("movement")
+    process = start_stage("mask", values)
+    wait_for(lambda: (folder / "1.safetensors").exists() or process.poll() is not None)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not mask.exists()
+    assert ended("mask").startswith("mask@toy-13: resumes at step ") and not folder.exists()
+    resumed = mask.read_bytes()
+    mask.unlink()
+    assert ended("mask") == "" and mask.read_bytes() == resumed

@@ -1,0 +1,234 @@
+"""A cell of the study: the rows that it is measured on, what it is measured against, and what its masks cost."""
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+
+from skill_grafting.errors import DataError, GraftError, MaskError, ModelError
+from skill_grafting.grafting.mask_file import read_mask, read_order
+from skill_grafting.io import read_json, write_json
+from skill_grafting.localizers import learned
+from skill_grafting.localizers.evidence import LocalizerInput, counted
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import Localizer
+from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED
+from stages.study.localizer_sweep import rank, sweep
+from stages.study.readouts import read
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
+from tests.cells import OTHER, OTHER_ROWS, SEED
+from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime
+
+TASK = "toy"
+STEPS, BATCH, TRAIN = 4, 8, 32
+LOCALIZER = all_localizers(steps=STEPS, batch_size=BATCH)
+
+
+@pytest.fixture
+def cell(after_main, make_cell):
+    """Stands in what the main pipeline makes of a pico cell and its anchor."""
+    after_main("prompt")
+    return make_cell("prompt")
+
+
+def store_anchor(predictions: Predictions) -> None:
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    write_predictions(paths.stage_logits("anchor", (), TASK, SEED), predictions)
+
+
+def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
+    """The inputs of the stages rank and sweep."""
+    return SimpleNamespace(
+        model=model_settings("prompt"), movement=SimpleNamespace(keep=keep), graft=graft_settings(**graft),
+        calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=0), localizer=LOCALIZER,
+    )  # fmt: skip
+
+
+def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, Any]]:
+    """The report on a localizer's ranking and mask, and the record."""
+    rank(name, TASK, SEED, settings(keep), runtime())
+    said = sweep(name, sparsity, TASK, SEED, settings(keep), runtime())
+    return said, read_json(paths.stage_record("sweep", (name, sparsity), TASK, SEED))
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------
+
+
+def test_every_test_set_is_cut_to_its_first_rows_and_the_own_one_comes_first(cell):
+    sets = study_sets(TASK, SEED, 7)
+    assert [*sets] == [TASK, OTHER]
+    assert sets[TASK] == cell.rows["test"][:7] and sets[OTHER] == OTHER_ROWS[:7]
+    whole = study_sets(TASK, SEED, 0)
+    assert (len(whole[TASK]), len(whole[OTHER])) == (200, 30)
+    assert [len(rows) for rows in study_sets(TASK, SEED, 100).values()] == [100, 30]  # no more than there are
+
+
+def test_training_rows_come_last_and_whole_and_only_if_asked_for(cell):
+    sets = study_sets(TASK, SEED, 7, with_train=True)
+    assert [*sets] == [TASK, OTHER, train_set(TASK)]
+    assert sets[train_set(TASK)] == cell.rows["train"]
+    assert train_set(TASK) not in study_sets(TASK, SEED, 7)
+
+
+def test_an_opened_cell_is_pretrained_and_remembers_what_was_fine_tuned(cell):
+    opened = GraftCell.open(TASK, SEED, model_settings("prompt"), ["layers"], runtime())
+    live, before, after = opened.model.parameters(), cell.pretrained(), cell.finetuned()
+    for name in opened.region.shapes:
+        assert torch.equal(live[name], before[name]) and torch.equal(opened.pretrained[name], before[name])
+        assert torch.equal(opened.finetuned[name], after[name])
+    assert not all(torch.equal(before[name], after[name]) for name in before)  # the control
+    about = {"task": TASK, "seed": SEED, "graftable": cell.region.size, "model_parameters": cell.anatomy.parameters}
+    assert opened.about() == about
+
+
+# --- Against the fine-tuned model ------------------------------------------------------------------------------
+
+
+def made_up(n: int, *variants: str, sets: tuple[str, ...] = (TASK,)) -> Predictions:
+    """Logits of a few variants, each different, on n rows of every set."""
+    labels = {name: np.arange(n) % 2 for name in sets}
+    sure = np.eye(2, dtype=np.float32)[np.arange(n) % 2]
+    logits = {name: {variant: sure * number for number, variant in enumerate(variants, 1)} for name in sets}
+    return Predictions(TOY.labels, labels, logits)
+
+
+def test_predictions_get_the_anchors_fine_tuned_logits_of_their_own_test_sets(project):
+    stored = made_up(6, "pretrained", FINETUNED, sets=(TASK, OTHER, train_set(TASK)))
+    store_anchor(stored)
+    joined = against_finetuned(made_up(6, "mine", sets=(TASK, OTHER)), TASK, SEED)
+    found = {name: [*variants] for name, variants in joined.logits.items()}
+    assert found == {name: ["mine", FINETUNED] for name in (TASK, OTHER)}
+    assert np.array_equal(joined.logits[OTHER][FINETUNED], stored.logits[OTHER][FINETUNED])
+
+
+def test_an_anchor_of_other_rows_is_an_error(project):
+    store_anchor(made_up(6, FINETUNED))
+    with pytest.raises(DataError, match="different test rows"):
+        against_finetuned(made_up(4, "mine"), TASK, SEED)
+    paths.stage_logits("anchor", (), TASK, SEED).unlink()
+    with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
+        against_finetuned(made_up(4, "mine"), TASK, SEED)
+
+
+def test_only_ones_own_variants_get_a_row(project):
+    store_anchor(made_up(6, FINETUNED, sets=(TASK, OTHER)))
+    rows = variant_rows(made_up(6, "mine", "yours", sets=(TASK, OTHER)), TASK, SEED, 15)
+    assert [(row["test_set"], row["variant"]) for row in rows] == [*product((TASK, OTHER), ("mine", "yours"))]
+    assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
+
+
+# --- What a localizer costs ------------------------------------------------------------------------------------
+
+
+def spent(*calls: tuple[str, int | None], train: int = TRAIN) -> int:
+    """Examples counted for these calls of an evidence's functions."""
+    nothing = LocalizerInput({}, {}, {}, {}, lambda _: lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
+    examples: list[int] = []
+    evidence = counted(nothing, train, examples.append)
+    for name, n in calls:
+        if name == "batch_gradients":
+            assert evidence.batch_gradients(n)() == 0.5
+        else:
+            assert getattr(evidence, name)(*([] if n is None else [n])) == (0.25 if n is None else {"n": n})
+    return sum(examples)
+
+
+def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
+    assert spent() == 0
+    assert spent(("batch_gradients", 100)) == TRAIN  # a batch is no larger than the training set
+    assert spent(("full_gradient", None), ("full_gradient", None)) == 2 * TRAIN
+    assert spent(("squared_gradients", 100)) == TRAIN
+    calls = ("batch_gradients", BATCH), ("full_gradient", None), ("squared_gradients", 3)
+    assert spent(*calls) == BATCH + TRAIN + 3
+
+
+COSTS = {
+    **dict.fromkeys(("movement", "magnitude", "random", "bias", "layerwise", "tensorwise", "lota"), 0),
+    "fish": LOCALIZER.fish.examples,
+    "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
+    "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
+    "grown": TRAIN * LOCALIZER.grown.rounds,
+    "doubling": TRAIN * 9,  # from 5 to a tenth of the 17,088 parameters
+    "stable": LOCALIZER.stable.draws * min(LOCALIZER.stable.batch_size, TRAIN),
+    **dict.fromkeys(("learned", "stitch", "stitch_exact"), BATCH * STEPS),
+    **dict.fromkeys(("learned_last", "learned_authors"), TRAIN * LOCALIZER.learned_last.steps),
+    "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
+}
+
+
+def test_the_records_name_what_each_localizer_cost(cell):
+    assert {name: swept(name, "0.02")[1]["about"]["gradient_examples"] for name in NAMES} == COSTS
+
+
+# --- Masks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_ranking_is_as_long_as_is_kept(cell):
+    for name in ("random", "fish"):
+        rank(name, TASK, SEED, settings(), runtime())
+    orders = [read_order(paths.rank(name, TASK, SEED))[0] for name in ("random", "fish")]
+    assert [len(order) for order in orders] == [cell.region.budget(0.1)] * 2
+    assert not torch.equal(*orders)  # the control
+
+
+def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is_measured(cell):
+    said, found = swept("movement", "0.02")
+    k = cell.region.budget(0.02)
+    order, _ = read_order(paths.rank("movement", TASK, SEED))
+    stored = read_mask(paths.sweep_mask("movement", "0.02", TASK, SEED))
+    assert torch.equal(stored.mask.region_indices(), order[:k].sort().values) and f"{k:,} parameters" in said
+    assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
+    rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
+    assert rows == [(TASK, GRAFTED, 200), (OTHER, GRAFTED, 30)]
+    logits = read_predictions(paths.stage_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
+    finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    assert not np.array_equal(logits, finetuned)  # the control of what follows
+    swept("movement", "1.0", keep=1.0)
+    whole = read_predictions(paths.stage_logits("sweep", ("movement", "1.0"), TASK, SEED)).logits[TASK][GRAFTED]
+    assert np.array_equal(whole, finetuned)
+
+
+def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
+    said = r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
+    with pytest.raises(MaskError, match=said) as end:
+        swept("movement", "1e-06")
+    assert "\n" not in str(end.value)
+    assert not paths.SWEEP.exists() and not paths.stage_dir("sweep", ("movement", "1e-06"), SEED).exists()
+
+
+def test_a_localizer_without_a_ranking_is_one_clear_error(cell):
+    rank("movement", TASK, SEED, settings(), runtime())
+    with pytest.raises(GraftError, match=r"^masks/rank/0/moovement/toy\.safetensors: no such order") as end:
+        sweep("moovement", "0.02", TASK, SEED, settings(), runtime())
+    assert "\n" not in str(end.value)
+
+
+def test_a_ranking_of_another_model_is_refused(cell):
+    rank("movement", TASK, SEED, settings(), runtime())
+    with pytest.raises(MaskError, match=r"masks/rank/0/movement/toy\.safetensors"):
+        sweep("movement", "0.02", TASK, SEED, settings(region=["layers", "embeddings"]), runtime())
+
+
+def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
+    diverge = Mock(side_effect=FloatingPointError("the loss is nan"))
+    monkeypatch.setattr(learned, "LOCALIZER", Localizer("", learned.LOCALIZER.rank, diverge))
+    with pytest.raises(GraftError, match=r"the loss is nan; lower localizer\.learned\.learning_rate \(1\.0\)"):
+        swept("learned", "0.02")
+
+
+def test_a_model_that_was_fine_tuned_elsewhere_is_read_out_but_for_retraining(cell):
+    swept("movement", "0.02")
+    write_json(paths.finetuned(TASK, SEED) / "training.json", {"task": TASK, "seed": SEED, "checkpoint": "elsewhere"})
+    chosen = settings()
+    chosen.finetune, chosen.readout = finetune_settings(), SimpleNamespace(learning_rates=[0.1])
+    for name in ("graft", "reset", "prune"):
+        assert f"readout {name} movement 0.02 toy-0" in read((name, "movement", "0.02"), TASK, SEED, chosen, runtime())
+    with pytest.raises(ModelError, match="fine-tuned elsewhere"):
+        read(("retrain", "movement", "0.02"), TASK, SEED, chosen, runtime())

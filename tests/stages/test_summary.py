@@ -1,0 +1,374 @@
+"""Frames of the main pipeline against numbers worked out by hand, on synthetic cells, and what the report makes of them."""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skill_grafting.data.tasks import resolve_tasks
+from skill_grafting.errors import DataError, MaskError
+from skill_grafting.io import read_json, write_json
+from skill_grafting.metrics.predictions import Predictions, write_predictions
+from skill_grafting.metrics.scores import calibration_scores, classification_scores
+from skill_grafting.metrics.temperature import GRAFT_TEMPERED
+from skill_grafting.metrics.variants import (
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    VARIANTS,
+    WISE_FT,
+    WISE_GRAFT,
+)
+from stages import frames as reading
+from stages import summary as stage
+from stages.workflow.core import paths
+from stages.workflow.report.claims import judge
+from stages.workflow.report.publish import headline, markdown
+from stages.workflow.report.spec import read_spec
+from tests.sealed import save_sealed
+
+ROOT = Path(__file__).parents[2]
+SPECS, _ = resolve_tasks({})
+SPEC = read_spec(ROOT / "stages/report.yaml")
+PAPER = pd.read_csv(ROOT / "stages/paper.csv")
+ONE, TWO = ["sst2", "cr", "mr", "mpqa", "trec", "ag_news", "subj"], ["qnli", "snli", "mnli", "rte", "mrpc", "qqp"]
+TASKS, SEEDS = ["movies", "mrpc", "bbc"], [1, 2]
+# margin of the right label's logit, and what all logits are multiplied with: fine-tuning makes overconfident
+SKILL = {PRETRAINED: (0.2, 0.8), FINETUNED: (1.2, 5.0), MOVEMENT_GRAFTED: (0.8, 1.6), GRAFTED: (1.15, 1.3)}
+CONTROLLED = {TEMPERED: (1.2, 2.5), WISE_FT: (1.0, 2.5)}
+STORED = {"reference": (PRETRAINED, FINETUNED), "controls": (*CONTROLLED,), "evaluate": (MOVEMENT_GRAFTED, GRAFTED)}
+METHODS = [*((name, None) for name in (*VARIANTS, TEMPERED, GRAFT_TEMPERED)), (WISE_FT, 0.7), (WISE_GRAFT, 0.0)]
+FRONTIER = [
+    {"method": method, "alpha": alpha, "temperature": None, "score": 0.6 + place / 50, "ece": place / 20, "n": 400}
+    for place, (method, alpha) in enumerate(METHODS)
+]
+
+DRAWS = 100
+
+
+@pytest.fixture(autouse=True)
+def few_draws(project, monkeypatch):
+    """Samples of test rows, of which intervals of a single task are made, fewer than a run draws."""
+    monkeypatch.setattr("skill_grafting.metrics.scores.DRAWS", DRAWS)
+
+
+def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, rows: int = 400) -> None:
+    """Write what the stages before the summary write, with made-up logits."""
+    sets = sets or {}
+    for task, seed in itertools.product(tasks, seeds):
+        write_json(paths.card(task), {"task": SPECS[task].model_dump()})
+        own, others = predictions(task, [task], seed, rows), predictions(task, sets.get(task, []), seed)
+        both = Predictions(own.label_names, own.labels | others.labels, own.logits | others.logits)
+        write_json(paths.scores("evaluate", task, seed), {"scores": classification_scores(own, SPECS[task])})
+        write_json(paths.scores("ood", task, seed), {"scores": classification_scores(others, SPECS[task])})
+        write_json(
+            paths.scores("calibration", task, seed), {"scores": calibration_scores(both, 15, 20), "frontier": FRONTIER}
+        )
+        for name, variants in STORED.items():
+            write_predictions(paths.predictions(name, task, seed), own.part([task], variants))
+        make_mask(task, seed)
+    leaks = {task: {test: {"leaked": 342, "test": 2000} for test in tests} for task, tests in sets.items()}
+    write_json(paths.LEAKAGE, leaks)
+
+
+def predictions(task: str, test_sets: list[str], seed: int, n: int = 400) -> Predictions:
+    """Logits of models that are right more often, and surer, the larger their margin and scale; they share most noise."""
+    labels, logits, names = {}, {}, SPECS[task].labels
+    for test_set in test_sets:
+        random = np.random.default_rng([*f"{task}/{test_set}/{seed}".encode()])
+        labels[test_set] = random.integers(0, len(names), n)
+        right, noise = np.eye(len(names))[labels[test_set]], random.normal(size=(n, len(names)))
+        logits[test_set] = {
+            variant: (scale * (margin * right + noise + 0.35 * random.normal(size=noise.shape))).astype(np.float32)
+            for variant, (margin, scale) in (CONTROLLED | SKILL if test_set == task else SKILL).items()
+        }
+    return Predictions(names, labels, logits)
+
+
+def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "learned", head: int = 0) -> None:
+    """Write a mask file with a header alone, and a trained head of so many parameters."""
+    header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer}
+    header |= {
+        "shapes": {"a": [10_646_784]},
+        "selected": selected,
+        "graftable": 10_646_784,
+        "model_parameters": 22_713_216,
+    }
+    tensors = {"indices/a": np.zeros(1, np.int32)} | ({"head/b": np.zeros(head, np.float32)} if head else {})
+    save_sealed(paths.learned(task, seed), tensors, header)
+
+
+def settings(
+    tasks: list[str] = TASKS, seeds: list[int] = SEEDS, sets: dict[str, list[str]] | None = None
+) -> SimpleNamespace:
+    """What the stage asks for."""
+    return SimpleNamespace(
+        tasks=tasks, seeds=seeds, model=SimpleNamespace(name="tiny", mode="prompt"), graft=SimpleNamespace(sparsity=0.01),
+        data=SimpleNamespace(k=64, scarce="error"), ood=SimpleNamespace(sets=sets or {}, leaks="drop"),
+        summary=SimpleNamespace(least_gain=0.05), calibration=SimpleNamespace(bins=15),
+    )  # fmt: skip
+
+
+def derived(*args: list[str] | list[int], **kwargs: dict[str, list[str]]) -> dict[str, pd.DataFrame]:
+    """The frames of cells that are there."""
+    return reading.derive(reading.collect(settings(*args, **kwargs)) | {"paper": PAPER})
+
+
+def change(stage_name: str, task: str, seed: int, **variants: dict) -> None:
+    """Other numbers of some variants in a stored file."""
+    path = paths.scores(stage_name, task, seed)
+    values = read_json(path)
+    for variant, numbers in variants.items():
+        values["scores"][task][variant] |= numbers
+    write_json(path, values)
+
+
+def by_cell(frames: dict[str, pd.DataFrame], measure: str) -> pd.DataFrame:
+    return frames["scores"].pivot(index=["task", "seed"], columns="variant", values=measure)
+
+
+def test_means_are_those_of_numpy_and_the_score_is_the_tasks_own():
+    make_cells(TASKS, SEEDS)
+    short = headline(SPEC, derived())
+    for variant, measure in itertools.product((FINETUNED, GRAFTED), ("score", "ece")):
+        of = "calibration" if measure == "ece" else "evaluate"
+        files = [(task, read_json(paths.scores(of, task, seed))) for task, seed in itertools.product(TASKS, SEEDS)]
+        values = [
+            file["scores"][task][variant]["f1" if (task, measure) == ("mrpc", "score") else measure]
+            for task, file in files
+        ]
+        assert short[f"{variant}_{measure}"] == pytest.approx(np.mean(values), abs=6e-5)
+
+
+def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
+    make_cells(["movies", "sst2"], [1, 2])
+    with pytest.raises(DataError, match=r"metrics/ood/1/sst2.json: not a record of ood: .*imdb.*; `dvc repro ood@1`"):
+        reading.collect(settings(["sst2"], [1], {"sst2": ["imdb"]}))
+    paths.scores("calibration", "sst2", 2).unlink()
+    paths.learned("movies", 1).unlink()
+    with pytest.raises(DataError) as problem:
+        reading.collect(settings(["movies", "sst2"], [1, 2]))
+    assert "metrics/calibration/2/sst2.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
+    assert "masks/learned/1/movies.safetensors: not there; `dvc repro mask@movies-1` makes it" in str(problem.value)
+    assert "evaluate" not in str(problem.value)
+
+
+def test_a_damaged_mask_and_scores_of_other_rows_are_errors():
+    make_cells(["movies"], [1])
+    paths.learned("movies", 1).write_bytes(b"no mask")
+    with pytest.raises(MaskError, match="masks/learned/1/movies.safetensors"):
+        reading.collect(settings(["movies"], [1]))
+    make_mask("movies", 1)
+    change("evaluate", "movies", 1, pretrained={"n": 7})
+    with pytest.raises(DataError, match=r"calibration/1/movies.json: is about 400 test rows of movies, .* about 7"):
+        reading.collect(settings(["movies"], [1]))
+
+
+def test_cells_are_those_of_the_settings_in_their_order():
+    make_cells(["tweets", "movies", "bbc"], [1, 2, 3])
+    found = reading.collect(settings(["tweets", "movies"], [1, 2]))["scores"]
+    assert [*dict.fromkeys(found.task)] == ["tweets", "movies"] and {*found.seed} == {1, 2}
+
+
+def test_the_gain_is_what_lies_between_the_pretrained_and_the_fine_tuned_model():
+    make_cells(TASKS, SEEDS)
+    scores = {PRETRAINED: 0.8, FINETUNED: 0.9, MOVEMENT_GRAFTED: 0.8, GRAFTED: 0.88}
+    for task, seed in itertools.product(TASKS, SEEDS):
+        change("evaluate", task, seed, **{name: {"score": score, "constant": 0.5} for name, score in scores.items()})
+    gains = by_cell(derived(), "gain")
+    for name, gain in {PRETRAINED: 0, FINETUNED: 1, MOVEMENT_GRAFTED: 0, GRAFTED: 0.8}.items():
+        assert gains[name].to_numpy() == pytest.approx(gain, abs=1e-9), "no skill counts as none, whatever is retained"
+    # the control: of a cell in which fine-tuning gained 4 points nothing is said
+    change("evaluate", "bbc", 2, pretrained={"score": 0.86})
+    change("evaluate", "bbc", 1, finetuned={"constant": 0.95})
+    frames = derived()
+    assert by_cell(frames, "gained")[FINETUNED].loc["bbc"].to_list() == pytest.approx([-0.05, 0.04]), (
+        "above the better baseline"
+    )
+    said, told = markdown(SPEC, frames), "without 1 of 6 cells, in which fine-tuning gained less than 5 points"
+    assert f"- gain: {told}\n" in said and f"relative gain of 80.0 % (95 % interval 80.0 to 80.0; 3 tasks, 1 to 2 seeds); of the movement graft 0.0 %; {told}" in said  # fmt: skip
+
+
+def test_fine_tuning_that_learned_nothing_is_told_once_with_what_to_try():
+    make_cells(TASKS, SEEDS)
+    assert "learned nothing" not in markdown(SPEC, derived()), "the control"
+    change("evaluate", "movies", 1, finetuned={"score": 0.5, "constant": 0.5})
+    change("evaluate", "bbc", 2, pretrained={"score": 0.9}, finetuned={"score": 0.8})
+    [line] = [line for line in markdown(SPEC, derived()).splitlines() if "learned nothing" in line]
+    assert line.startswith("- fine-tuning learned nothing in movies-1, bbc-2, where") and "optimizer adamw" in line
+
+
+def test_a_macro_f1_is_told_to_be_one():
+    make_cells(["mrpc", "movies"], SEEDS)
+    assert "macro F1" not in markdown(SPEC, derived(["mrpc", "movies"])), "F1 of a positive label"
+    macro = SPECS["mrpc"].model_copy(update={"positive": None})
+    write_json(paths.card("mrpc"), {"task": macro.model_dump()})
+    assert "- F1 of mrpc: the mean over the labels" in markdown(SPEC, derived(["mrpc", "movies"]))
+
+
+def test_the_reduction_of_ece_is_that_of_the_means():
+    make_cells(["movies"], [1, 2])
+    for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
+        change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
+    told = "from 12.0 to 4.0 %: a reduction of 66.7 % (95 % bootstrap over its test rows "
+    assert [claim.figure for claim in judge(SPEC, derived(["movies"], [1, 2])) if claim.figure.startswith(told)]
+
+
+def test_of_one_task_intervals_are_over_its_test_rows_and_no_claim_is_judged():
+    make_cells(["movies"], SEEDS)
+    told = markdown(SPEC, derived(["movies"], SEEDS)).partition("## Claims")[2]
+    assert told.count("There is no interval over tasks") == 1 and "not measurable" not in told and "**" not in told
+    random, cells, kept = np.random.default_rng(0), [predictions("movies", ["movies"], seed) for seed in SEEDS], []
+    for rows in (random.integers(400, size=400) for _ in range(DRAWS)):
+        right = [{name: np.mean(values[rows].argmax(1) == cell.labels["movies"][rows]) for name, values in cell.logits["movies"].items()} for cell in cells]  # fmt: skip
+        kept.append(np.mean([of[GRAFTED] / of[FINETUNED] for of in right]))
+    low, high = 100 * np.quantile(kept, [0.025, 0.975])
+    assert f"(95 % bootstrap over its test rows {low:.1f} to {high:.1f}; 1 task, 2 seeds); the movement graft" in told
+    make_cells(TASKS, SEEDS)
+    assert "bootstrap" not in markdown(SPEC, derived()), "the control: several tasks have an interval"
+
+
+def test_a_head_that_travels_along_is_counted_and_kinds_of_tasks_are_told_apart():
+    make_cells(TASKS, SEEDS)
+    assert "trained head" not in markdown(SPEC, derived()).partition("\n##")[0]
+    for task, seed in itertools.product(TASKS, SEEDS):
+        make_mask(task, seed, head=1538)
+    told, frames = markdown(SPEC, derived()), derived()
+    assert "(1.00 % of the graftable ones), and a trained head of 1,538, keep" in told
+    kinds = {"one sentence, two labels", "one sentence, more labels", "two sentences, two labels"}
+    assert {*frames["scores"].kind} == kinds and all(f"| {kind} | 1 |" in told for kind in kinds)
+
+
+def test_bins_and_bars_of_all_seeds_are_added():
+    make_cells(["movies"], [1, 2])
+    collected = reading.collect(settings(["movies"], [1, 2]))
+    parts = [read_json(paths.scores("calibration", "movies", seed))["scores"]["movies"][GRAFTED] for seed in (1, 2)]
+    [last] = collected["reliability"].query("variant == 'grafted' and bin == 14").itertuples()
+    count = sum(part["bin_count"][14] for part in parts)
+    confidence = sum(part["bin_count"][14] * part["bin_confidence"][14] for part in parts) / count
+    assert (last.count, last.confidence) == (count, pytest.approx(confidence))
+    assert collected["reliability"]["count"].all(), "an empty bin has no accuracy"
+    [bar] = collected["confidence"].query("variant == 'grafted' and low == 0.95").itertuples()
+    assert bar.count == sum(part["histogram"][19] for part in parts) and bar.share == bar.count / 800
+    # what a run pooled is what pooling makes of it again
+    again = reading.pooled_bins(collected["reliability"]), reading.pooled_bars(collected["confidence"])
+    pd.testing.assert_frame_equal(again[0], collected["reliability"].reset_index(drop=True))
+    pd.testing.assert_frame_equal(again[1], collected["confidence"])
+
+
+def test_how_sure_models_are_and_how_much_too_sure():
+    bins = pd.DataFrame(
+        {"task": "a", "variant": GRAFTED, "count": [30, 10], "confidence": [0.6, 0.9], "accuracy": [0.5, 1.0]}
+    )
+    assert reading.overconfidence(bins).above.item() == pytest.approx((30 * 0.1 - 10 * 0.1) / 40)
+    for edges, edge, share in (([0.0, 0.5, 0.9, 0.95], 0.9, 0.7), ([0.0, 0.5], 0.5, 0.4)):
+        shares = [0.1, 0.2, 0.3, 0.4] if len(edges) == 4 else [0.6, 0.4]
+        [sure] = reading.sure_shares(
+            pd.DataFrame({"task": "a", "variant": GRAFTED, "low": edges, "share": shares})
+        ).itertuples()
+        assert (sure.edge, sure.share) == (edge, pytest.approx(share))
+
+
+def test_mask_sizes_have_both_denominators_and_tasks_of_one_size_stand_together():
+    make_cells(TASKS, SEEDS)
+    [size] = derived()["masks"].itertuples()
+    assert (size.tasks, size.share, size.share_of_model) == ("all", 106_467 / 10_646_784, 106_467 / 22_713_216)
+    make_mask("bbc", 2, selected=106_367)
+    assert derived()["masks"].set_index("tasks").selected.to_dict() == {"movies, mrpc": 106_467, "bbc": 106_417}
+
+
+def test_a_graft_bears_the_name_of_its_localizer_and_is_not_compared_with_itself():
+    for localizer, claims in (("attribution", 12), ("movement", 10)):
+        make_cells(TASKS, SEEDS)
+        for task, seed in itertools.product(TASKS, SEEDS):
+            make_mask(task, seed, localizer=localizer)
+        frames = derived()
+        told = markdown(SPEC, frames)
+        assert f"grafted with the {localizer} mask" in told and "learned" not in told
+        assert len(judge(SPEC, frames)) == claims and (f"The {localizer} graft scores higher" in told) == (claims == 12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "shots", "source"),
+    [
+        ("prompt", 64, "Table 2, 64-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %"),
+        ("standard", 16, "Table 2, 64-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %"),
+        ("prompt", 4096, "Table 2, 4096-shot, RoBERTa-base, prompt-based fine-tuning, graft of 0.01 %"),
+        ("autoregressive", 4096, "Table 9, 4096-shot, GPT-2 (small), prompt-based fine-tuning, graft of 0.05 %"),
+        ("generative", 64, ""),
+    ],
+)
+def test_the_papers_table_is_that_of_the_model_and_of_as_many_shots(mode, shots, source):
+    make_cells(["sst2", "movies"], [1])
+    collected = reading.collect(settings(["sst2", "movies"], [1])) | {"paper": PAPER}
+    told = reading.derive(collected | {"run": collected["run"].assign(mode=mode, k=shots)})
+    assert told["facts"].source.item() == source
+    below = [line for line in markdown(SPEC, told).splitlines() if line.startswith("| *paper*")]
+    assert len(below) == (2 if source else 0)
+    if (mode, shots) == ("prompt", 64):
+        assert "*90.5 (0.4)*" in below[0] and "*9.7 (0.3)*" in below[1]
+
+
+def test_the_papers_averages_are_those_that_it_prints():
+    def means(place, shots, tasks, *measures):
+        rows = PAPER[(PAPER.place == place) & (PAPER.shots == shots) & PAPER.task.isin(tasks)]
+        return [
+            100 * rows[rows.variant == variant][measure].mean()
+            for variant in (FINETUNED, GRAFTED)
+            for measure in measures
+        ]
+
+    for tasks, printed in ((ONE, (89.1, 11.0, 87.7, 7.2)), (TWO, (73.3, 25.3, 70.6, 17.5))):
+        assert np.allclose(means("Table 2", 64, tasks, "score", "ece"), printed, atol=0.06)
+    assert np.isclose(means("Table 2", 4096, ONE, "agreement")[1], 95.2, atol=0.06)
+    # what the caption of Table 9 says: drop of the score, and of ECE
+    for tasks, drops in ((ONE, (1.2, 3.2)), (TWO, (3.4, 7.3))):
+        score, ece, grafted_score, grafted_ece = means("Table 9", 4096, tasks, "score", "ece")
+        assert np.allclose([score - grafted_score, ece - grafted_ece], drops, atol=0.06)
+
+
+def outputs(sets: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What a run of the stage leaves."""
+    monkeypatch.setattr(stage, "load_params", lambda *keys: settings(["movies", "sst2"], [1, 2], sets))
+    stage.main([])
+    return {str(file): file.read_bytes() for folder in ("metrics", "plots") for file in Path(folder).glob("*.*")}
+
+
+def test_the_stage_writes_every_output_with_other_test_sets_and_without(monkeypatch, capsys):
+    Path("stages").mkdir()
+    for name in ("report.yaml", "paper.csv"):
+        Path("stages", name).symlink_to(ROOT / "stages" / name)
+    sets, names = (
+        {"sst2": ["imdb"]},
+        ("scores", "scores_drawn", "ood", "reliability", "confidence", "frontier", "masks", "tasks", "leaks", "run"),
+    )
+    drawn = "accuracy", "calibration", "reliability", "confidence", "ood", "frontier"
+    wanted = {"metrics/summary.md", "metrics/summary.json", *(f"plots/{name}.csv" for name in names)} | {f"plots/{name}.png" for name in drawn}  # fmt: skip
+    make_cells(["movies", "sst2"], [1, 2], sets)
+    made = outputs(sets, monkeypatch)
+    assert {*made} == wanted and b"| sst2 \xe2\x86\x92 imdb | 400 |" in made["metrics/summary.md"]
+    assert b"342 of 2,000 |\n| *paper* |  |  |  |  | *81.5 (0.7)* |" in made["metrics/summary.md"]
+    assert "keep" in capsys.readouterr().out
+    make_cells(["movies", "sst2"], [1, 2])
+    alone = outputs({}, monkeypatch)
+    assert {*alone} == wanted and b"Out-of-distribution" not in alone["metrics/summary.md"]
+    assert b"nan" not in alone["metrics/summary.md"]
+    # as of a first try on a few rows of one's own, too few for a bin of ten
+    make_cells(["movies", "sst2"], [1, 2], rows=3)
+    assert {*outputs({}, monkeypatch)} == wanted
+
+
+def test_a_single_seed_has_no_deviation_and_a_worthless_model_no_share():
+    make_cells(["movies"], [1])
+    change("evaluate", "movies", 1, **{name: {"score": 0.0, "retained": None} for name in VARIANTS})
+    frames = derived(["movies"], [1])
+    assert "grafted_retained" not in headline(SPEC, frames)
+    told = markdown(SPEC, frames)
+    assert "keep n/a % of the fine-tuned score" in told
+    assert "nan" not in told and "(" not in next(line for line in told.splitlines() if line.startswith("| movies"))
+    assert {claim.verdict for claim in judge(SPEC, frames)} == {"not measurable"}

@@ -1,0 +1,368 @@
+"""Surgical fine-tuning: scores of layers, which layers they choose, and that those alone are trained."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics.functional import kendall_rank_corrcoef, matthews_corrcoef, spearman_corrcoef
+from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
+
+from skill_grafting.errors import ParamsError, TrainingError
+from skill_grafting.grafting.region import Region
+from skill_grafting.io import read_json, write_json, write_rows
+from skill_grafting.metrics.classification import mcc
+from skill_grafting.metrics.overlap import kendall, spearman
+from skill_grafting.metrics.predictions import Predictions
+from skill_grafting.metrics.scores import classification_scores, own_scores
+from skill_grafting.metrics.variants import FINETUNED
+from skill_grafting.models.anatomy import LAYERS, read_anatomy
+from skill_grafting.models.fisher import squared_gradients
+from skill_grafting.models.importing import import_model
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.runtime import derive_seed, numpy_generator, permuted
+from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
+from skill_grafting.training.training import TrainPlan
+from stages.surgical.experiment import fisher_scores as fim
+from stages.surgical.experiment import layer_surgery as surgery
+from stages.surgical.experiment import rank_robustness as robustness
+from stages.surgical.experiment.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
+from stages.surgical.experiment.selections import SIZED, UNSIZED, choose, order, parse
+from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
+from stages.workflow.core import paths
+from tests.pico import (
+    TOY,
+    bert_config,
+    finetune_settings,
+    model_settings,
+    runtime,
+    same,
+    save_bert,
+    toy_rows,
+    values_of,
+)
+
+SEED, LAYERS_12 = 13, 12
+TARGETS = ["label_logit", "empirical", "expected"]
+ROWS = {"train": toy_rows(24, 1), "dev": toy_rows(16, 2), "test": toy_rows(40, 3)}
+
+
+def params(**changes: Any) -> SimpleNamespace:
+    """All settings of the pipeline's stages; `changes` are of the training."""
+    plain = finetune_settings(dropout=0.2).model_dump()
+    own = {
+        "also": [], "optimizer": "adamw", "learning_rate": 3e-3, "schedule": "linear", "warmup_steps": 2,
+        "batch_size": 8, "max_steps": 12, "weight_decay": 0.01, **changes,
+    }  # fmt: skip
+    training = {**{name: plain[name] for name in LayerTraining.model_fields if name in plain}, **own}
+    score = ChosenScore(target="empirical", aggregation="sum_fro", examples=6)
+    operation = {"tasks": ["toy"], "test_max": 0, "draws": 3, "training": LayerTraining(**training), "score": score}
+    return SimpleNamespace(
+        model=model_settings("standard"),
+        fim=SimpleNamespace(tasks=["toy"], scores=FimScores(targets=TARGETS, examples=[6, 3, 100, 200], heads=2)),
+        surgery=SimpleNamespace(**operation),
+        robustness=SimpleNamespace(tasks=["toy"], every=5),
+    )
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    """A project folder to stand in, with one cell of a BERT of twelve thin layers, and its scores."""
+    twelve = save_bert(tmp_path_factory.mktemp("twelve"), bert_config(LAYERS_12, 16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("project"))
+        anatomy = import_model(twelve, model_settings("standard"), paths.PRETRAINED)
+        write_json(paths.card("toy"), {"task": TOY.model_dump()})
+        for split, rows in ROWS.items():
+            write_rows(paths.sample("toy", SEED, split), rows)
+        fim.score_layers("toy", SEED, params(), runtime())
+        yield SimpleNamespace(anatomy=anatomy, layers=fim.layers_of(anatomy))
+
+
+def fresh(seed: int) -> LabelModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LabelModel.load(paths.PRETRAINED, TOY, model_settings("standard"), runtime())
+
+
+@pytest.fixture(scope="module")
+def model(cell) -> LabelModel:
+    return fresh(5)
+
+
+def training_cell(mode: str = "standard") -> TrainingCell:
+    return TrainingCell(TOY, SEED, ROWS, model_settings(mode), runtime(), paths.PRETRAINED)
+
+
+def names_of(layers: dict[int, list[str]]) -> list[str]:
+    return [name for part in layers.values() for name in part]
+
+
+def close(left: dict[str, Tensor], right: dict[str, Tensor], factor: float = 1.0) -> bool:
+    """Tensor by tensor within 1e-4 of its norm; where gradients cancel to nothing, what is left is rounding."""
+    noise = 1e-6 * max(float(values.norm()) for values in right.values())
+    return all(
+        (left[name] - factor * values).norm() <= factor * (1e-4 * values.norm() + noise)
+        for name, values in right.items()
+    )
+
+
+WIDE = {"num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
+SMALL = {
+    "num_hidden_layers": 12, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "depth", "size"),
+    [
+        (BertModel, {}, 12, 7_087_872),
+        (BertModel, WIDE, 24, 12_596_224),
+        (RobertaModel, {}, 12, 7_087_872),
+        (GPT2Model, {}, 12, 7_087_872),
+        (LlamaModel, SMALL, 12, 10_304),
+    ],
+)
+def test_layers_of_real_models_have_their_known_size_and_1_is_neither_10_nor_11(kind, changes, depth, size):
+    with torch.device("meta"):
+        model = kind(kind.config_class(**changes))
+    blocks = ("encoder.layer.", "h.", "layers.")
+    region = Region({name: tuple(value.shape) for name, value in model.named_parameters() if name.startswith(blocks)})
+    layers = by_layer(region)
+    assert [*layers] == [*range(depth)] and sorted(names_of(layers)) == sorted(region.shapes)
+    for chosen in ((1,), (10,), (11,), (1, 10), (1, 10, 11), (0, 2, 4, 6, 8)):
+        mask = whole_layers(region, chosen)
+        assert {*mask.indices} == {name for layer in chosen for name in layers[layer]}
+        assert mask.selected == len(chosen) * size
+    # the control: what the beginning of a name says
+    prefix = layers[1][0][: layers[1][0].index("1") + 1]
+    assert {name for name in region.shapes if name.startswith(prefix)} >= {*layers[1], *layers[10], *layers[11]}
+
+
+def test_a_layer_that_is_not_there_is_refused(cell):
+    with pytest.raises(ValueError, match="there is no layer 12; the region has 12"):
+        whole_layers(cell.anatomy.region([LAYERS]), (3, 12))
+
+
+SCORES = [0.1, 0.9, 0.5, 0.5, 0.2, 0.5]
+
+
+def chosen(name: str, draws: int = 1, scores: list[float] = SCORES) -> list[tuple[int, ...]]:
+    return choose(name, scores, draws, np.random.default_rng(3))
+
+
+def test_selections_by_score_and_by_place():
+    assert order(SCORES) == [1, 2, 3, 5, 4, 0]
+    expected = {
+        "all": tuple(range(6)), "none": (), "top_1": (1,), "top_3": (1, 2, 3), "bottom_1": (0,), "bottom_3": (0, 4, 5),
+        "first_2": (0, 1), "middle_2": (2, 3), "middle_1": (2,), "last_2": (4, 5), "top_6": tuple(range(6)),
+    }  # fmt: skip
+    assert {name: chosen(name) for name in expected} == {name: [layers] for name, layers in expected.items()}
+    assert {parse(name)[0] for name in expected} | {"random"} == {*UNSIZED, *SIZED}
+    assert (chosen("top_3", scores=[1.0] * 6), chosen("bottom_3", scores=[1.0] * 6)) == ([(0, 1, 2)], [(3, 4, 5)])
+
+
+def test_random_sets_differ_and_more_draws_begin_with_the_same():
+    few, many = chosen("random_2", 5), chosen("random_2", 9)
+    assert many[:5] == few and len({*many}) == 9 and all(len({*layers}) == 2 for layers in many)
+    assert chosen("random_2", 5, SCORES[::-1]) == few  # whatever the scores are
+    assert len(chosen("random_6", 5)) == 1 and len(chosen("random_1", 50)) == 6
+    assert chosen("random_1", 50) != chosen("random_1", 50, [0.0] * 7)
+
+
+@pytest.mark.parametrize("name", ["top", "top_0", "top_01", "all_1", "best_2", "top_1 ", "", "top_-1"])
+def test_other_names_are_refused_with_what_is_allowed(name):
+    with pytest.raises(ValueError, match="all, none, or top_K"):
+        parse(name)
+
+
+def test_a_selection_larger_than_the_model_is_refused(cell):
+    with pytest.raises(ValueError, match="7 of 6 layers"):
+        chosen("top_7")
+    with pytest.raises(ParamsError, match="surgery.selections: top_13 is more than the model's 12 layers"):
+        surgery.operate("top_13", "toy", SEED, params(), runtime())
+    assert surgery.chosen_sets("top_12", "toy", SEED, params().surgery) == [(*range(12),)]
+
+
+def test_aggregations_are_what_their_names_say():
+    squares = {"a": torch.tensor([[6.0, 8.0]]), "b": torch.tensor([10.0]), "c": torch.tensor([2.0, 0.0])}
+    wanted = {"sum_fro": [10.0, 1.0], "fro_concat": [50**0.5, 1.0], "trace": [12.0, 1.0], "mean": [4.0, 0.5]}
+    assert layer_scores(squares, 2, {0: ["a", "b"], 1: ["c"]}) == {
+        name: pytest.approx(values) for name, values in wanted.items()
+    }
+    assert layer_norms(squares, {0: ["a", "b"], 1: ["c"]}) == pytest.approx([200**0.5, 2.0])
+    assert layer_scores({"a": torch.tensor([1.0, 2.0**-30])}, 1, {0: ["a"]})["trace"] == [1 + 2.0**-30], "in float64"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_score_is_the_mean_over_single_examples_before_the_norm_whatever_the_padding(cell, model, target):
+    examples = model.encode([*ROWS["train"][:5], {**ROWS["train"][0], "sentence1": "a " * 25}])
+    names = names_of(cell.layers)
+    together = squared_gradients(model, examples, names, target)
+    single = [squared_gradients(model, [example], names, target) for example in examples]
+    assert close(together, {name: sum(part[name] for part in single) for name in names})
+    # the norm of the mean, not the mean of norms
+    scores = layer_scores(together, 6, cell.layers)["sum_fro"]
+    norms = np.mean([layer_scores(part, 1, cell.layers)["sum_fro"] for part in single], 0)
+    assert np.all(np.array(scores) < 0.999 * norms)
+    # the control: one example again and again, as if the rows were read anew each time
+    assert not close({name: 6 * single[0][name] for name in names}, together)
+
+
+def test_larger_logits_scale_their_own_score_exactly_and_no_rank(cell, model):
+    examples, names = model.encode(ROWS["train"][:4]), names_of(cell.layers)
+    head = {name: values for name, values in values_of(model).items() if "classifier" in name}
+    found = {}
+    for size in (3, 1):
+        model.put({name: size * values for name, values in head.items()})
+        found[size] = {target: squared_gradients(model, examples, names, target) for target in TARGETS}
+    assert close(found[3]["label_logit"], found[1]["label_logit"], 9.0)
+    assert not close(found[3]["empirical"], found[1]["empirical"], 9.0)
+    ranks = [order(layer_scores(part["label_logit"], 4, cell.layers)["sum_fro"]) for part in found.values()]
+    assert ranks[0] == ranks[1]
+
+
+def test_the_stored_scores_are_those_of_examples_in_a_drawn_order_averaged_over_heads(cell):
+    record = read_json(paths.stage_record("fim", (), "toy", SEED))
+    assert record["parameters"] == [whole_layers(cell.anatomy.region([LAYERS]), [0]).selected] * LAYERS_12
+    # 24 rows: the smallest larger count takes them all, and the next one is left out
+    assert {(row["examples"], row["used"]) for row in record["rows"]} == {(3, 3), (6, 6), (100, 24)}
+    assert len(record["rows"]) == 3 * len(TARGETS) * len(AGGREGATIONS) * 2
+    direct, drawn = [], permuted(ROWS["train"], "fim", "rows", "toy", SEED)
+    assert drawn[:6] != ROWS["train"][:6] and drawn[:6] != permuted(ROWS["train"], "fim", "rows", "toy", SEED + 1)[:6]
+    for head in range(2):
+        headed = fresh(derive_seed("fim", "toy", SEED, head))
+        squares = squared_gradients(headed, headed.encode(drawn[:6]), names_of(cell.layers), "label_logit")
+        direct.append(layer_scores(squares, 6, cell.layers)["trace"])
+    assert direct[0] != direct[1]  # heads matter
+    six, hundred, most = (fim.read_scores("toy", SEED, "label_logit", "trace", count) for count in (6, 100, 200))
+    assert six == pytest.approx(np.mean(direct, 0).tolist()) and hundred == most
+
+
+def test_correlations_of_ranks():
+    scores = [0.3, 0.1, 0.7, 0.2]
+    for measure in (spearman, kendall):
+        assert measure(scores, scores) == measure(scores, [10 * score for score in scores]) == pytest.approx(1)
+        assert measure(scores, [-score for score in scores]) == pytest.approx(-1)
+        assert measure(scores, [1.0] * 4) is None
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        left, right = generator.integers(0, 6, (2, 9)).astype(float)  # with ties
+        both = torch.tensor(left), torch.tensor(right)
+        assert spearman(left, right) == pytest.approx(float(spearman_corrcoef(*both)), abs=1e-5)
+        assert kendall(left, right) == pytest.approx(float(kendall_rank_corrcoef(*both, variant="b")), abs=1e-5)
+
+
+def test_matthews_correlation():
+    generator = np.random.default_rng(1)
+    for labels in (3, 5, 2):
+        logits, true = generator.normal(size=(50, labels)), generator.integers(0, labels, 50)
+        known = matthews_corrcoef(torch.tensor(logits.argmax(1)), torch.tensor(true), "multiclass", num_classes=labels)
+        assert mcc(logits, true) == pytest.approx(float(known), abs=1e-6)
+    assert mcc(np.eye(2)[[1] * 4], np.array([0, 1, 1, 1])) == 0
+    assert mcc(np.eye(2)[[0, 1, 0]], np.array([0, 1, 0])) == pytest.approx(1)
+    task = TOY.model_copy(update={"metric": "mcc"})
+    predictions = Predictions(TOY.labels, {"toy": true}, {"toy": {FINETUNED: logits}})
+    for found in (classification_scores(predictions, task)["toy"], own_scores(predictions, "toy", task)):
+        assert found[FINETUNED]["score"] == mcc(logits, true)
+
+
+def trained(layers: tuple[int, ...], also: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
+    """Every parameter after training these layers alone, on a cell."""
+    training, anatomy = params(also=[*also], **changes).surgery.training, read_anatomy(paths.PRETRAINED)
+    mask = surgery.mask_of(anatomy, layers, [*also])
+    return values_of(surgery.train_layers(training_cell(), training, mask).model)
+
+
+def before(anatomy: Any) -> dict[str, Tensor]:
+    return read_tensors(paths.PRETRAINED, anatomy.names([LAYERS, "embeddings", "pooler"]))
+
+
+@pytest.mark.parametrize("layers", [(1,), (10,), (11,), (1, 10)])
+def test_one_step_moves_exactly_the_selected_layers(cell, layers):
+    after = trained(layers, max_steps=1, warmup_steps=0, weight_decay=0.1)
+    moved = {name for name, values in before(cell.anatomy).items() if not torch.equal(values, after[name])}
+    selected = {name for layer in layers for name in cell.layers[layer]}
+    assert moved <= selected and {name.split(".")[3] for name in moved} == {str(layer) for layer in layers}
+    assert len(moved) > 0.9 * len(selected)
+
+
+def test_steps_of_the_head_alone_may_be_fewer_than_those_of_the_warm_up(cell):
+    assert not same(trained((1,), head_first_steps=1), trained((1,)))
+
+
+def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
+    ordinary = values_of(finetune(training_cell(), params(also=["embeddings"]).surgery.training).model)
+    everything, nothing = trained(tuple(range(LAYERS_12)), ("embeddings",)), trained(())
+    assert same(ordinary, everything)
+    assert all(torch.equal(values, nothing[name]) for name, values in before(cell.anatomy).items())
+    heads = [part["classifier.weight"] for part in (trained((0, 1), ("embeddings",)), nothing, everything)]
+    assert not torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
+    anatomy, training = import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED), params().surgery.training
+    mask = surgery.mask_of(anatomy, (), [])
+    done = surgery.train_layers(training_cell("prompt"), training, mask)
+    after, start = values_of(done.model), read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
+    assert all(torch.equal(values, after[name]) for name, values in start.items())
+    assert surgery.peak_learning_rate(training, done.record) == 0 and surgery.trained_size(anatomy, mask) == 0
+
+
+def test_a_selection_is_trained_and_measured(cell):
+    surgery.operate("random_2", "toy", SEED, params(), runtime())
+    record = read_json(paths.stage_record("surgery", ("random_2",), "toy", SEED))
+    sets = choose("random_2", [0.0] * LAYERS_12, 3, numpy_generator("random_layers", "toy", SEED, 2))
+    assert [tuple(row["layers"]) for row in record["rows"]] == sets
+    head = 16 * 2 + 2
+    for number, row in enumerate(record["rows"]):
+        assert row["draw"] == number and row["n"] == 40 and row["majority"] == 0.5
+        assert row["trained"] == 2 * fim.layer_sizes(cell.anatomy)[0] + head
+        assert row["peak_learning_rate"] >= 0.99 * 3e-3
+    assert len({row["loss"] for row in record["rows"]}) == 3
+
+
+PLAN = TrainPlan(steps=20, learning_rate=0.1, batch_size=4)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("warmup", [0, 1, 5, 19])
+def test_a_warm_up_rises_to_the_whole_learning_rate_and_the_rest_is_as_ever(schedule, warmup):
+    plan, rest = replace(PLAN, schedule=schedule, warmup_steps=warmup), 20 - warmup
+    rising = [(step + 1) / warmup for step in range(warmup)]
+    falling = [1 - step / rest if schedule == "linear" else 1.0 for step in range(rest + 1)]
+    assert [plan.factor(step) for step in range(21)] == [*rising, *falling]
+
+
+@pytest.mark.parametrize("warmup", [20, 10_000])
+def test_a_warm_up_as_long_as_training_is_refused(warmup):
+    with pytest.raises(TrainingError, match=f"the warm-up of {warmup} steps is not shorter than training's 20"):
+        replace(PLAN, warmup_steps=warmup)
+
+
+def test_watching_changes_nothing_and_sees_the_layers_move(cell):
+    def score(model: LabelModel, examples: list) -> list[float]:
+        return fim.scores_by_count(model, examples, [4], cell.layers, "empirical")[4]["sum_fro"]
+
+    settings, rows = params().surgery.training, []
+    unwatched = finetune(training_cell(), settings).model
+    watched = train_again(training_cell(), settings, robustness.watching({5, 12}, ROWS, cell.layers, score, rows))
+    after = values_of(watched)
+    assert same(values_of(unwatched), after)
+    assert [row["step"] for row in rows] == [0, 5, 12]
+    assert rows[0]["moved"] == [0.0] * LAYERS_12 and all(later > 0 for later in rows[1]["moved"])
+    start = read_tensors(paths.PRETRAINED, names_of(cell.layers))
+    moved = {name: after[name] - values for name, values in start.items()}
+    assert rows[-1]["moved"] == pytest.approx(layer_norms(moved, cell.layers))
+    assert rows[-1]["scores"] == pytest.approx(score(watched, watched.encode(ROWS["train"])))
+    assert rows[-1]["scores"] != rows[0]["scores"]
+
+
+def test_looks_are_during_training_and_after_it():
+    assert robustness.looks(12, 5) == {5, 10, 12} and robustness.looks(10, 5) == {5, 10}
+    with pytest.raises(ParamsError, match="robustness.every: 12 is not less than the 12 steps"):
+        robustness.looks(12, 12)
