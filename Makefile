@@ -68,7 +68,7 @@ bench: $(READY)
 	@python -m tests.bench --device $(or $(DEVICE),cpu)
 
 chaos: $(READY)
-	CASES=$(or $(CASES),1000) KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/test_damaged.py tests/chaos.py
+	CASES=$(or $(CASES),1000) KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/skill_grafting/test_damaged.py tests/chaos.py
 
 lint: $(READY)
 	$(PIP) ruff==0.17.6
