@@ -1,4 +1,4 @@
-"""The page and REPRODUCTION.md: what stands in them, that they need nothing else, and how the page looks in Chromium."""
+"""The page and REPRODUCTION.md: what stands in them, and that they need nothing else."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from skill_grafting.errors import StorageError
 from stages.workflow import page
 from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
 from stages.workflow.report import publish
-from tests.browser import look_at, needs_chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,13 +93,6 @@ def test_a_report_is_out_of_date_with_any_stage_before_it(monkeypatch, said, sta
     monkeypatch.setattr(page.subprocess, "run", lambda *_, **__: answer)
     found = page._status()
     assert {name: found[name] for name in ("summary", "talos") if name in found} == states
-
-
-@needs_chromium
-@pytest.mark.parametrize("width", [1400, 400])
-def test_nothing_overlaps_or_sticks_out(made, width, tmp_path):
-    look = look_at(made[1][PAGE], tmp_path, width)
-    assert (look.sticks_out, look.overlaps, look.cramped, look.pictures, look.console) == (0, [], [], 0, [])
 
 
 def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path, command, monkeypatch):
