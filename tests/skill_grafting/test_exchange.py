@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.test_mask_file import rewrite
 
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
@@ -26,6 +25,7 @@ from skill_grafting.patches.paths import PATCH
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import TOY, same
 from tests.sealed import change_one_value, flip_bit
+from tests.skill_grafting.test_mask_file import rewrite
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which tests/test_completing.py is about
 README = (ROOT / "docs/FORMAT.md").read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tests.test_live import INPUTS, load, state
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
 from skill_grafting import load_graft
@@ -19,6 +18,7 @@ from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.patches.delta import common_sparsity
 from tests.graft_project import MASK, Project, graft, make_project, refused
 from tests.pico import same
+from tests.skill_grafting.test_live import INPUTS, load, state
 
 BASE = "models/pretrained"
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.test_learned import ABSOLUTE, RELATIVE, Small, changed
 from torch import Tensor
 
 from skill_grafting.grafting import apply, region
@@ -15,6 +14,7 @@ from skill_grafting.training import course
 from skill_grafting.training.finetuning import finetune
 from stages.continual.experiment import memory
 from tests.pico import finetune_settings, same, values_of
+from tests.skill_grafting.test_learned import ABSOLUTE, RELATIVE, Small, changed
 
 
 def test_tensors_are_taken_together_on_cuda_alone(monkeypatch):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tests.test_exchange import FORGERIES, REFUSALS
 from torch import Tensor, nn
 
 from skill_grafting import grafted, load_graft, open_patch
@@ -20,6 +19,7 @@ from tests.graft_project import MASK, Project, graft, make_project
 from tests.graft_project import refused as refused_command
 from tests.pico import random_mask, same
 from tests.sealed import change_one_value
+from tests.skill_grafting.test_exchange import FORGERIES, REFUSALS
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which tests/test_completing.py is about
 OTHER = Path("masks/learned/21/toy.safetensors")

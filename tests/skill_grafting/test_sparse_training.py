@@ -7,7 +7,6 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from tests.test_training import batches, fresh
 from torch import Tensor
 
 from skill_grafting.data.batching import shuffled
@@ -18,6 +17,7 @@ from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import at_point, finetune, trained_names
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
+from tests.skill_grafting.test_training import batches, fresh
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.test_params import problems_of
 
 from skill_grafting.io import read_json
 from skill_grafting.metrics.predictions import read_predictions
@@ -18,9 +17,10 @@ from stages.workflow.core import paths
 from stages.workflow.core.evaluation import refitting
 from stages.workflow.core.sections import SECTIONS
 from stages.workflow.core.stored import read_cell
-from tests import test_generative as other
 from tests.pico import TOY, finetune_settings, toy_rows, values_of
 from tests.settings_files import lay_over
+from tests.skill_grafting import test_generative as other
+from tests.stages.test_params import problems_of
 
 STEPS, SEED = 12, other.SEED
 SETTINGS = {

@@ -30,10 +30,10 @@ from stages.workflow.core import settings as params
 from stages.workflow.core import stage as entry
 from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.resume import KeptLoop, keeping
-from tests import test_joint, test_sequencing
 from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
+from tests.stages import test_joint, test_sequencing
 
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.test_localizers import evidence_of, mask_of
 from torch import Tensor
 
 from skill_grafting.data.batching import shuffled
@@ -41,6 +40,7 @@ from stages.talos.settings import EditTraining, Negation, SensitivityParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
+from tests.skill_grafting.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
 PLAN = TrainPlan(steps=6, learning_rate=1e-2, batch_size=8, optimizer="adamw", weight_decay=0.1, clip_norm=1.0)
