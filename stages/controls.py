@@ -3,7 +3,6 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
-from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
@@ -16,7 +15,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.workflow.core.evaluation.controls import predict_controls
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_controls(task, seed, params, machine))
 

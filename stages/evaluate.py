@@ -16,7 +16,7 @@ def main(task: str, seed: int) -> None:
     from stages.workflow.core.evaluation.grafts import predict_grafts
     from stages.workflow.core.stored import read_cell, read_task
 
-    evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime, paths.PRETRAINED))
+    evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
     write_sealed(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")

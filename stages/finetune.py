@@ -19,7 +19,7 @@ def main(task: str, seed: int) -> None:
     from stages.workflow.core.cells import open_training
     from stages.workflow.core.live import live_curves
 
-    cell = open_training(task, seed, params.model, runtime.start(params.runtime, paths.PRETRAINED))
+    cell = open_training(task, seed, params.model, runtime.start(params.runtime))
     if params.finetune.source == "train":
         with (
             progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar,

@@ -19,9 +19,7 @@ def main(task: str, seed: int) -> None:
     from stages.workflow.core.cells import GraftCell, evidence_of
 
     name, movement = params.graft.localizer, paths.movement(task, seed)
-    cell = GraftCell.open(
-        task, seed, params.model, params.graft.region, runtime.start(params.runtime, paths.PRETRAINED)
-    )
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
     order, origin = read_order(movement)
     require_model(movement, origin, cell.region, cell.fingerprint, cell.anatomy.name)
     budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")

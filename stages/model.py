@@ -12,28 +12,16 @@ from stages.workflow.core.stage import stage
 @stage
 def main() -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
-    params = load_params(
-        "model.source", "model.name", "model.revision", "model.root", "model.mode",
-        "runtime.device", "runtime.precision", "runtime.threads",
-    )  # fmt: skip
-    model = params.model
+    model = load_params("model.source", "model.name", "model.revision", "model.root", "model.mode").model
 
     from skill_grafting.models.importing import import_model
     from skill_grafting.models.sources import obtain
-    from skill_grafting.precision import native_precision, write_precision
-    from skill_grafting.runtime import device_of
 
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))
         anatomy = import_model(source, model, folder)
-        precision = params.runtime.precision
-        if precision == "auto":
-            precision = native_precision(device_of(params.runtime.device))
-            write_precision(precision, folder)
     graftable = anatomy.region(["layers"]).size
-    print(
-        f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers, in {precision}"
-    )
+    print(f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers")
 
 
 if __name__ == "__main__":

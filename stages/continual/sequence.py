@@ -20,7 +20,7 @@ def main(method: str, order: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.continual.experiment.run_sequence import run_sequence
 
-    print(run_sequence(method, order, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
+    print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def main(method: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.merge.merged_models import combine
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
 

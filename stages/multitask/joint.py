@@ -27,7 +27,7 @@ def main(paradigm: str, seed: int) -> None:
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}
     finetune = settings_of(paradigm, params.finetune, joint.adamw).model_copy(update={"eval_steps": joint.eval_steps})
     how = JointPlan([read_task(name) for name in names], rows, seed, finetune, joint.step_factor)
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     steps = how.steps * len(finetune.batch_sizes) * len(finetune.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)

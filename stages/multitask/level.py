@@ -17,7 +17,7 @@ def main(paradigm: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.multitask.experiment.joint_baselines import measure_baselines
 
-    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
+    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.multitask.experiment.task_masks import find_task_masks
 
-    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
+    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.multitask.experiment.transfer_matrix import transfer
 
-    print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime, paths.PRETRAINED)))
+    print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
 
 
 if __name__ == "__main__":

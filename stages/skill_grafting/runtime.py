@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -46,8 +45,8 @@ class Runtime:
             torch.backends.cuda.enable_mem_efficient_sdp(self.precision != torch.float32 or tokens <= KEYS_AT_ONCE)
 
 
-def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
-    """Prepare torch by the `runtime` section; the precision `auto` stands for is stored in the folder `pretrained`."""
+def start(settings: "RuntimeParams") -> Runtime:
+    """Prepare torch by the `runtime` section."""
     device = device_of(settings.device)
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -61,12 +60,7 @@ def start(settings: "RuntimeParams", pretrained: Path | None = None) -> Runtime:
     torch.set_deterministic_debug_mode("warn")
     # nothing here reads a value that it hasn't written; filling new memory with NaN costs a kernel for each new tensor
     torch.utils.deterministic.fill_uninitialized_memory = False
-    if (precision := settings.precision) == "auto":  # chosen by the stage `model`
-        from .precision import read_precision
-
-        precision = read_precision(pretrained)
-    dtype = getattr(torch, precision)
-    return Runtime(device, dtype, settings.batch_tokens, settings.gradient_checkpointing)
+    return Runtime(device, getattr(torch, settings.precision), settings.batch_tokens, settings.gradient_checkpointing)
 
 
 def device_of(name: str) -> torch.device:

@@ -60,7 +60,7 @@ class ResourceParams(Section):
 
 class RuntimeParams(Section):
     device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "float32", "bfloat16"]
+    precision: Literal["float32", "bfloat16"]
     threads: int = Field(ge=0, le=1024)
     batch_tokens: int = Field(ge=16)
     gradient_checkpointing: bool

@@ -18,7 +18,7 @@ def main(localizer: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.smallest.experiment.smallest_graft import search
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.smallest.tasks:
         print(search(localizer, task, seed, params, machine))
 

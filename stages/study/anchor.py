@@ -15,7 +15,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.endpoints import anchor
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))
 

@@ -18,7 +18,7 @@ def main(paradigm: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.paradigms import finetune_and_graft
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))
 

@@ -18,7 +18,7 @@ def main(method: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.parameter_efficient import train_and_measure
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))
 

@@ -15,7 +15,7 @@ def main(localizer: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.localizer_sweep import rank
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(rank(localizer, task, seed, params, machine))
 

@@ -20,7 +20,7 @@ def main(readout: str, localizer: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.readouts import read
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for sparsity, task in product(params.readout.sparsities, params.readout.tasks):
         print(read((readout, localizer, str(sparsity)), task, seed, params, machine))
 

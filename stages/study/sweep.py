@@ -20,7 +20,7 @@ def main(localizer: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.localizer_sweep import sweep
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for sparsity, task in product(params.sweep.sparsities, params.study.tasks):
         print(sweep(localizer, str(sparsity), task, seed, params, machine))
 

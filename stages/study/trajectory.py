@@ -18,7 +18,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.checkpoints import trace
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))
 

@@ -17,7 +17,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.study.interpolation_grid import interpolate
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))
 

@@ -15,7 +15,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.surgical.experiment.fisher_scores import score_layers
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.fim.tasks:
         print(score_layers(task, seed, params, machine))
 

@@ -15,7 +15,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.surgical.experiment.rank_robustness import watch_training
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))
 

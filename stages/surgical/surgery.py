@@ -18,7 +18,7 @@ def main(selection: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.surgical.experiment.layer_surgery import operate
 
-    machine = runtime.start(params.runtime, paths.PRETRAINED)
+    machine = runtime.start(params.runtime)
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))
 

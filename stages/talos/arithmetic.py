@@ -20,7 +20,7 @@ def main(method: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.talos.experiment.vector_arithmetic import add_and_negate
 
-    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
+    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

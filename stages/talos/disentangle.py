@@ -15,7 +15,7 @@ def main(method: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.talos.experiment.disentanglement import disentangle
 
-    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
+    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

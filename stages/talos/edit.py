@@ -21,7 +21,7 @@ def main(method: str, seed: int) -> None:
     from skill_grafting import runtime
     from stages.talos.experiment.task_vectors import make_vectors
 
-    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
+    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def main(seed: int) -> None:
     from skill_grafting import runtime
     from stages.talos.experiment.sensitivity_masks import measure_sensitivity
 
-    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime, paths.PRETRAINED))))
+    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.test_resume import learn
 
 from skill_grafting import runtime
 from skill_grafting.models.predicting import predict
 from skill_grafting.training.finetuning import finetune
 from tests.pico import finetune_settings, same, values_of
+from tests.stages.test_resume import learn
 
 SETTINGS = SimpleNamespace(device="cpu", precision="float32", threads=1, batch_tokens=64, gradient_checkpointing=False)
 
@@ -108,3 +108,10 @@ def test_on_a_card_the_gradient_of_attention_repeats_itself(deterministic):
 
     first = gradient()
     assert all(torch.equal(first, gradient()) for _ in range(5))
+
+
+@pytest.mark.parametrize(("cuda", "mps", "device"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_auto_is_the_fastest_device_that_is_there(monkeypatch, cuda, mps, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert runtime.device_of("auto").type == device
