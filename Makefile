@@ -9,7 +9,6 @@
 # make merge                 several grafts as one model, beside averaging, task arithmetic, TIES, DARE; runs make repro first
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; runs make repro first
 # make surgical              fine-tuning of single layers by Fisher score; runs make repro first
-# make smallest              the fewest parameters that bring most of the gain; runs make repro first
 # make plan PIPELINE=study   what would run and why, and how long it took the last time (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests
@@ -31,7 +30,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help repro study multitask continual merge talos surgical smallest plan report test test-all bench chaos lint clean
+.PHONY: setup help repro study multitask continual merge talos surgical plan report test test-all bench chaos lint clean
 
 setup: $(READY)
 
@@ -49,7 +48,7 @@ repro: $(READY)
 	@if [ -n "$(PROFILE)" ]; then python -m stages.commands.profile "$(PROFILE)"; fi
 	$(REPRO)
 
-study multitask continual merge talos surgical smallest: repro
+study multitask continual merge talos surgical: repro
 	$(REPRO) stages/$@/dvc.yaml
 
 plan: $(READY)

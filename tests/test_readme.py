@@ -24,8 +24,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README", *(f"docs/{name}" for name in ("PAPER", "DEVIATIONS", "FORMAT", "SCALING")))
 TEXT = "\n".join((ROOT / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
-# with the pages whose commands and settings belong together (tests/test_everyday.py) or are made of the code
-WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+# with the pages whose commands and settings belong together (tests/test_everyday.py); REPRODUCTION.md is made by `make report`
+WRITTEN = [ROOT / "README.md", *(page for page in (ROOT / "docs").glob("*.md") if page.stem != "REPRODUCTION")]
+WHOLE = "\n".join(page.read_text(encoding="utf-8") for page in WRITTEN)
 MOST_WORDS, MOST_IN_ALL = 900, 12_000
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 # files inside folders that are made, a file of the user's, and one that every pipeline may have

@@ -237,7 +237,7 @@ def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_chan
         ("talos.sparsity=0.1", "  talos: this section belongs in stages/talos/params.yaml"),
         ("graft.sparsity=abc", "  graft.sparsity: 'abc' is not allowed: should be a number"),
         ("localizer.learned.steps=-1", "  localizer.learned.steps: -1 is not allowed: should be greater than or equal to 0"),
-        ("stages/smallest/params.yaml:smallest.localizers=[nix]", "  smallest.localizers: unknown localizer 'nix'; known: "),
+        ("stages/study/params.yaml:sweep.localizers=[nix]", "  sweep.localizers: unknown localizer 'nix'; known: "),
         ("~graft.rule", "  graft.rule: this setting is missing"),
         *((bad, f"profile: -S {bad}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
           for bad in ("data.k", "data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
@@ -272,7 +272,7 @@ def test_a_line_that_dvc_would_break_inside_a_name_is_told(files):
 
 
 def test_what_dvc_cannot_set_is_named_and_not_what_was_removed_before_it(choose):
-    bad = "stages/smallest/params.yaml:smallest.localizers"
+    bad = "stages/study/params.yaml:sweep.localizers"
     code, _, error = choose("bert_tiny", "-S", "~ood.sets", "-S", bad)
     assert code == 2 and f"profile: -S {bad}: DVC can't set this" in error
     assert texts() == TEXTS
@@ -543,7 +543,6 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {SHARED_LOCALIZERS}"]),
     ({"combination.search.alphas": [-0.5]}, ["combination.search.alphas.0: -0.5 is not allowed: should be greater than or equal to 0"]),
     ({"combination.shares.dare": 0.0}, ["combination.shares.dare: 0.0 is not allowed: should be greater than 0"]),
-    ({"smallest.localizers": ["grwn"]}, [f"smallest.localizers: unknown localizer 'grwn' (did you mean 'grown'?); known: {KNOWN_LOCALIZERS}"]),
     ({"sequence.orders": ["their"], "order": ORDERS}, ["sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"]),
     ({"sequence.orders": ["there"], "order": {}}, ["sequence.orders: 'there' is not among order (empty)"]),
     ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc is listed twice"]),
@@ -687,7 +686,7 @@ def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near, files,
 
 def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files, command):
     check = "stages.workflow.core.settings"
-    assert command(check) == (0, "params.yaml is fine, and so are those of 7 more pipelines\n", "")
+    assert command(check) == (0, "params.yaml is fine, and so are those of 6 more pipelines\n", "")
     code, out, error = command(check, "--json")
     shown = json.loads(out)
     assert (code, error) == (0, "") and shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]

@@ -164,7 +164,6 @@ NEEDS = {
     "merge": MASKS | {"controls", "evaluate"},
     "talos": MASKS,
     "surgical": MASKS - {"reference"},
-    "smallest": MODELS | {"reference"},
 }
 
 

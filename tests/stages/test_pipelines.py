@@ -94,9 +94,6 @@ CHANGES = {
     "surgical": [
         Change(("surgery.selections=[all,random_2]",), {"surgery@random_2", "surgical"}, {"surgery.selection": {"all", "random_2"}}),
     ],
-    "smallest": [
-        Change(("smallest.localizers=[movement,random]",), {"search@random", "smallest"}, {"sizes.localizer": {"movement", "random"}}),
-    ],
 }  # fmt: skip
 
 

@@ -4,8 +4,6 @@ graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is th
 reset: pretrained inside, fine-tuned outside: is the region necessary?
 prune: fine-tuned inside, 0 outside, a lottery ticket (paper, section 3): does it need the pretrained
     model around it?  In the paper even masks of 90 % fail this (figure 4b).
-signs: pretrained, but inside the mask moved by the same distance in a tensor, in the direction of fine-tuning: is more
-    than a direction needed?
 retrain: pretrained outside, trained anew inside, which takes data and a trainer (study/readouts.py).
 """
 
@@ -29,16 +27,3 @@ def prune(finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The fine-tuned region with 0 wherever the mask selects nothing."""
     nothing = {name: torch.zeros_like(finetuned[name]) for name in mask.region.shapes}
     return transplant(nothing, values_at(finetuned, mask), mask)
-
-
-def signs(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
-    """The pretrained region with the mask's entries moved up or down, by the mean distance of those in their tensor.
-
-    Of all distances the mean is the closest to the true ones (least squares).  What did not move goes up.
-    """
-    before, after = values_at(pretrained, mask), values_at(finetuned, mask)
-    moved = {}
-    for name, start in before.items():
-        delta = after[name] - start
-        moved[name] = start + torch.where(delta < 0, -1.0, 1.0) * delta.abs().mean()
-    return transplant(pretrained, moved, mask)

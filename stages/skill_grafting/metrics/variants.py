@@ -26,6 +26,3 @@ REFITS = (REFITTED, GRAFT_REFITTED)
 
 # models between the pretrained model and the graft, `wise_graft_0.25`
 WISE_GRAFT = "wise_graft"
-
-# a graft whose parameters are moved by the same distance in a tensor, up or down
-SIGNS = "signs"
