@@ -1,4 +1,4 @@
-"""controls: the baselines of a graft's calibration: one temperature, a refitted head, and WiSE-FT, for all models of one seed.
+"""controls: the baselines of a graft's calibration: one temperature, and WiSE-FT, for all models of one seed.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
@@ -10,7 +10,7 @@ from stages.workflow.core.stage import stage
 @stage
 def main(seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
-    params = load_params("tasks", *MODEL, "finetune", "calibration.wise_alphas", "calibration.refit_head_steps")
+    params = load_params("tasks", *MODEL, "calibration.wise_alphas")
 
     from skill_grafting import runtime
     from stages.workflow.core.evaluation.controls import predict_controls

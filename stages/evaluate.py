@@ -9,7 +9,7 @@ from stages.workflow.core.stage import stage
 @stage
 def main(task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
-    params = load_params(*MODEL, "finetune", "graft.region", "calibration.graft_alphas", "calibration.refit_head_steps")
+    params = load_params(*MODEL, "graft.region", "calibration.graft_alphas")
 
     from skill_grafting import runtime
     from skill_grafting.metrics.scores import classification_scores

@@ -18,12 +18,9 @@ from skill_grafting.metrics.scores import drawn_scores
 from skill_grafting.metrics.variants import (
     CONTROLS,
     FINETUNED,
-    GRAFT_REFITTED,
     GRAFTED,
     MOVEMENT_GRAFTED,
     PRETRAINED,
-    REFITS,
-    REFITTED,
     TEMPERED,
     VARIANTS,
     WISE_FT,
@@ -49,7 +46,6 @@ MOVEMENT = "movement"
 # as in the paper's tables
 SHORT = {
     PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
-    REFITTED: "FT/H", GRAFT_REFITTED: "graft/H",
 }  # fmt: skip
 MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
 # the paper's table for each kind of model, and its number of shots that other runs are compared with
@@ -102,8 +98,7 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
         lambda cell, record: [
             {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
             for test_set in test_sets[cell["task"]]
-            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS, *REFITS))
-            if variant not in REFITS or variant in record["scores"][test_set]
+            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
             for values in [record["scores"][test_set][variant]]
         ]
     )
@@ -337,9 +332,6 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
-    refitted = (
-        "with the head trained on, on training rows, while all else stays" if {*REFITS} & {*scores.variant} else ""
-    )
     return {
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
         "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
@@ -347,7 +339,6 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
         "macro": ", ".join(macro),
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
-        "refits": refitted,
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",
         "fell_back_to_movement": ", ".join(f"{row.task}-{row.seed}" for row in fell_back_to_movement.itertuples()),

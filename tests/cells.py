@@ -98,7 +98,7 @@ def run_main(folder: Path, cells: list[Cell]) -> None:
         for cell in cells:
             params = SimpleNamespace(
                 model=model_settings(cell.mode), finetune=TRAINING, graft=graft_settings(), study=SimpleNamespace(test_max=0),
-                anchor=SimpleNamespace(pruned=[0.5]), calibration=SimpleNamespace(bins=15, graft_alphas=[], refit_head_steps=0),
+                anchor=SimpleNamespace(pruned=[0.5]), calibration=SimpleNamespace(bins=15, graft_alphas=[]),
             )  # fmt: skip
             cell.lay_out()
             predict_reference(cell.task.name, SEED, params.model, runtime())

@@ -12,7 +12,7 @@ from .classification import reliability
 from .predictions import Predictions
 from .scores import Row, cross_entropy
 from .tokens import count_rows
-from .variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, PRETRAINED, REFITS, TEMPERED, VARIANTS, WISE_FT, WISE_GRAFT
+from .variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, PRETRAINED, TEMPERED, VARIANTS, WISE_FT, WISE_GRAFT
 
 # natural logarithms of the lowest and the highest temperature
 LOG_BOUNDS = (-5.0, 5.0)
@@ -59,7 +59,6 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
         *(row(name, name) for name in VARIANTS),
         row(TEMPERED, TEMPERED, degrees=record["temperature"]),
         row(GRAFT_TEMPERED, GRAFTED, degrees=hot),
-        *(row(name, name) for name in REFITS if name in logits),
         row(WISE_FT, WISE_FT, alpha=record["wise_alpha"]),
         *(row(WISE_GRAFT, between[alpha], alpha=alpha) for alpha in sorted(between)),
     ]

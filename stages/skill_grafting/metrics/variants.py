@@ -19,10 +19,5 @@ CONTROLS = (TEMPERED, WISE_FT)
 # the graft at a temperature of its own
 GRAFT_TEMPERED = "grafted_tempered"
 
-# both with the head trained on while all else stays, where `calibration.refit_head_steps` asks for it
-REFITTED = "finetuned_refitted"
-GRAFT_REFITTED = "grafted_refitted"
-REFITS = (REFITTED, GRAFT_REFITTED)
-
 # models between the pretrained model and the graft, `wise_graft_0.25`
 WISE_GRAFT = "wise_graft"

@@ -176,15 +176,8 @@ def train_head_first(
         # the warm-up belongs to the steps that follow
         first = replace(plan, steps=settings.head_first_steps, warmup_steps=0)
         head = {name for name, group in model.groups().items() if group == HEAD}
-        train_head(model, head, examples, first, ("head_first", *words))
-
-
-def train_head(
-    model: LabelModel, head: set[str], examples: list[Example], plan: TrainPlan, words: tuple[str, str, int]
-) -> Training:
-    """Train a new head alone, by the names of its parameters; purpose, task and seed are `words`, which draw the order."""
-    batches = batches_of(model, examples, plan.batch_size, numpy_generator(*words))
-    return train(batches, model.train_only(head), plan, Hooks(resumes=True))
+        batches = batches_of(model, examples, plan.batch_size, numpy_generator("head_first", *words))
+        train(batches, model.train_only(head), first, Hooks(resumes=True))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:

@@ -9,7 +9,6 @@ from pydantic_core import PydanticCustomError
 from skill_grafting.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
 from skill_grafting.localizers.names import NAMES
 from skill_grafting.settings import (
-    Count,
     DataParams,
     FinetuneParams,
     Group,
@@ -20,7 +19,6 @@ from skill_grafting.settings import (
     Section,
     Seed,
     Share,
-    get_by_path,
 )
 from stages.workflow.core.rules import Choice, Values, unknown_localizers
 
@@ -53,7 +51,6 @@ class CalibrationParams(Section):
     histogram_bins: int = Field(ge=2, le=1000)
     wise_alphas: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
     graft_alphas: list[Annotated[float, Field(gt=0, lt=1)]]
-    refit_head_steps: Count
 
 
 class SummaryParams(Section):
@@ -86,10 +83,6 @@ def problems(values: Values) -> Iterator[str]:
     yield from _column_problems(values)
     yield from unknown_localizers(values, "graft.localizer", [values["graft"].localizer])
     yield from _region_problems(values)
-    if steps := values["calibration"].refit_head_steps:
-        for key, needed in (("model.mode", "standard"), ("finetune.source", "train")):
-            if (found := get_by_path(values, key)) != needed:
-                yield f"calibration.refit_head_steps: {steps} needs {key}={needed}, and that is {found}; 0 refits no head"
 
 
 def beyond_order(values: Values, place: str, sparsities: list[float]) -> Iterator[str]:

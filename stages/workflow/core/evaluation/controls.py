@@ -1,10 +1,10 @@
-"""Controls of a graft's calibration: the fine-tuned model at one temperature or with its head refitted, and WiSE-FT."""
+"""Controls of a graft's calibration: the fine-tuned model at one temperature, and WiSE-FT."""
 
 from skill_grafting.grafting.apply import wise_ft
 from skill_grafting.io import read_rows, write_sealed
 from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.temperature import temperature, tempered
-from skill_grafting.metrics.variants import FINETUNED, REFITTED, TEMPERED, WISE_FT
+from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel, Moved
 from skill_grafting.models.predicting import dev_score
@@ -12,7 +12,6 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.reference import cell_sets
-from stages.workflow.core.evaluation.refitting import predict_refitted
 from stages.workflow.core.stored import read_task, read_test_sets
 
 
@@ -27,7 +26,6 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
     with evaluation.progress(f"controls {task}-{seed}"):
         if generative:
             degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
-        refit = predict_refitted(evaluation, REFITTED, seed, params)
         moved = Moved.of(model, paths.PRETRAINED)
         alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
         model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
@@ -40,7 +38,7 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         for name, logits in tempered(read_predictions(reference), degrees).logits.items():
             predictions.logits[name].update(logits)
     write_predictions(paths.predictions("controls", task, seed), predictions)
-    write_sealed(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha, **refit})
+    write_sealed(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 

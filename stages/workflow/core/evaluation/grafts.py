@@ -9,7 +9,7 @@ from skill_grafting.grafting.apply import graft, transplant, wise_graft
 from skill_grafting.grafting.mask_file import read_mask, read_order, require_model
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.metrics.predictions import dev_set, write_predictions
-from skill_grafting.metrics.variants import GRAFT_REFITTED, GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel, Moved
@@ -17,12 +17,11 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.evaluation.reference import cell_sets
-from stages.workflow.core.evaluation.refitting import predict_refitted
 from stages.workflow.core.stored import read_task
 
 
 def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
-    """Store what the grafts of a cell predict; gives the evaluation, `refit`, and of completions `graft_temperature`, fitted on dev.
+    """Store what the grafts of a cell predict; gives the evaluation, and of completions `graft_temperature`, fitted on dev.
 
     Calibration fits the graft's own temperature to its stored logits; of completions there are none.
     """
@@ -32,7 +31,7 @@ def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tu
         for variant, tensors, sets in grafts(Moved.of(model, paths.PRETRAINED), seed, params):
             model.put(tensors)
             evaluation.predict(variant, sets)
-        fitted = predict_refitted(evaluation, GRAFT_REFITTED, seed, params)
+        fitted = {}
         if model.mode == "generative":
             fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev_set(task), [task])
     write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())
