@@ -1,9 +1,269 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
-from skill_grafting.io import make_folders
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skill_grafting import runtime
+from skill_grafting.data.encoding import Example
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
+from skill_grafting.grafting.region import Tensors
+from skill_grafting.io import make_folders, read_rows, write_sealed
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.merging import names
+from skill_grafting.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
+from skill_grafting.merging.stitch import stitch
+from skill_grafting.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
+from skill_grafting.metrics.classification import accuracy
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.scores import Row, score_rows
+from skill_grafting.metrics.variants import FINETUNED
+from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.predicting import predict
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.settings import Params
+from stages.merge.settings import AlphaSearch, CombinationParams
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task
+
+# bytes of an index in a mask file: tensors of these models have fewer than 2^31 parameters
+INDEX_BYTES = 4
+
+
+def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store what one merged model of a group predicts, how it was made and its scores; returns a line for the log."""
+    tasks, kind = params.merge.groups[group], names.kind_of(method)
+    cell = Group.open(method, tasks, seed, params, machine)
+    tensors, facts = merge(method, cell, params.combination)
+    rows = []
+    with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
+        for task in tasks:
+            models = {names.LOCALIZED: cell.models[task]} if kind == names.LOCALIZED else {}
+            target = paths.merged_logits(method, group, task, seed)
+            rows += _measured(cell, task, {**models, names.MERGED: tensors}, target, params)
+            bar.update(1)
+    header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
+    heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
+    header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
+    write_sealed(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
+    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == names.MERGED)
+    return f"combination {method} {group}-{seed}: {scores}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tasks that become one model, for one seed: a live model with every task's own trained head.
+
+    pretrained: the parameters that are merged, before fine-tuning.  models: task -> the same ones in
+    its single-task model, grafted or fine-tuned.  grafts: the masks that these grafts come from, in
+    the order of the tasks; none if whole models are merged.
+    """
+
+    seed: int
+    shared: SharedModel
+    anatomy: ModelSpec
+    pretrained: dict[str, Tensor]
+    models: dict[str, dict[str, Tensor]]
+    grafts: list[StoredMask]
+
+    @classmethod
+    def open(cls, method: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
+        """Load what a method merges: grafts from their mask files or by a localizer of its own, or fine-tuned models."""
+        anatomy = read_anatomy(paths.PRETRAINED)
+        with seeded_torch("combination", seed):  # the new heads, which trained ones replace
+            shared = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], params.model, machine)
+        for task, view in shared.views.items():
+            view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
+        if names.kind_of(method) == FINETUNED:
+            moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
+            models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
+            return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
+        pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+        if names.kind_of(method) == names.LOCALIZED:
+            grafts = [localize(method, task, seed, params, machine) for task in tasks]
+        else:
+            grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
+        models = {
+            task: transplant(pretrained, graft.values, graft.mask) for task, graft in zip(tasks, grafts, strict=True)
+        }
+        return cls(seed, shared, anatomy, pretrained, models, grafts)
+
+
+def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
+    """The graft of a task by the localizer and size in a name such as stitch_0.01."""
+    localizer, share = names.read_localized(method)
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
+    evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
+    budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
+    mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
+    return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
+
+
+def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The merged parameters, and the facts of how they were made; `settings` is the `combination` section."""
+    facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
+    if cell.grafts:
+        # the union of the masks is the same by every rule
+        own_rule = names.MEAN if names.kind_of(method) == names.LOCALIZED else names.SUM
+        united = stitch(cell.grafts, cell.pretrained, names.STITCHES.get(method, own_rule))
+        facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
+        facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
+        if method in names.STITCHES or names.kind_of(method) == names.LOCALIZED:
+            return transplant(cell.pretrained, united.values, united.mask), facts
+    vector, found = _vector(method, cell, settings)
+    facts |= found
+    if method not in names.TUNED:
+        return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
+    curve = alpha_curve(cell, vector, settings.search)
+    alpha = choose_alpha(curve)
+    dev = [{"alpha": point, "normalised": value} for point, value in sorted(curve.items())]
+    return shifted(cell.pretrained, vector, alpha), {**facts, "alpha": alpha, "dev": dev}
+
+
+def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> dict[float, float]:
+    """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
+    dev = {task: view.encode(_dev_rows(task, cell.seed, search.dev_max)) for task, view in cell.shared.views.items()}
+    singles = {}
+    with progress("alphas on dev", len(search.alphas) + 1, "point") as bar:
+        for task, model in cell.models.items():
+            cell.shared.first.put(model)
+            singles[task] = _accuracy(cell, task, dev[task])
+        bar.update(1)
+        curve = {}
+        for alpha in search.alphas:
+            cell.shared.first.put(shifted(cell.pretrained, vector, alpha))
+            curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
+            bar.update(1)
+    return curve
+
+
+def _vector(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The vector of a method, and the facts of how it was made."""
+    shares = settings.shares
+    if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):
+        return summed(cell.pretrained, cell.models), {}
+    if method == names.TIES:
+        return ties_merge(cell.pretrained, cell.models, shares.ties), {}
+    if method == names.DARE:
+        return dare_merge(cell.pretrained, cell.models, shares.dare, cell.seed), {}
+    if method == names.CONSENSUS:
+        return consensus(cell, settings.search)
+    raise ValueError(f"unknown method {method!r}")
+
+
+def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The sum of the task vectors where two tasks or more select it, each by the lambda that is best for it on dev.
+
+    Of equally good lambdas it is the smallest.  A task is rated with the sum within its own mask, as its authors do.
+    """
+    total, masks, chosen = summed(cell.pretrained, cell.models), [], {}
+    with progress("lambdas on dev", len(cell.models) * len(search.strictness), "point") as bar:
+        for task, view in cell.shared.views.items():
+            dev, scores = view.encode(_dev_rows(task, cell.seed, search.dev_max)), {}
+            vector = task_vector(cell.pretrained, cell.models[task])
+            for strictness in search.strictness:
+                cell.shared.first.put(shifted(cell.pretrained, within(total, tall_mask(vector, total, strictness))))
+                scores[strictness] = _accuracy(cell, task, dev)
+                bar.update(1)
+            chosen[task] = choose_alpha(scores)
+            masks.append(tall_mask(vector, total, chosen[task]))
+    both = agreed(masks)
+    selected = sum(int(mask.sum()) for mask in both.values())
+    return within(total, both), {"lambdas": chosen, "selected": selected}
+
+
+def _dev_rows(task: str, seed: int, most: int) -> list[dict]:
+    """At most so many dev rows, all if `most` is 0, drawn at random: the first ones may lack a label."""
+    rows = read_rows(paths.sample(task, seed, "dev"))
+    drawn = numpy_generator("combination", "dev", task, seed).permutation(len(rows))[: most or None]
+    return [rows[number] for number in sorted(drawn)]
+
+
+def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
+    return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
+
+
+def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, params: Params) -> list[Row]:
+    """Store the logits of the test rows by these models; gives their rows, and those of the stored single-task models."""
+    n, view, logits = params.merge.test_max, cell.shared.views[task], {}
+    examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])
+    labels = np.array([example.label for example in examples])
+    for variant, tensors in models.items():
+        cell.shared.first.put(tensors)
+        logits[variant] = predict(view, examples).numpy()
+    merged = Predictions(view.task.labels, {task: labels}, {task: logits})
+    write_predictions(target, merged)
+    together = _stored("reference", task, cell.seed, n) | _stored("evaluate", task, cell.seed, n) | merged
+    return [{"task": task, **row} for row in score_rows(together, read_task(task), params.calibration.bins)]
+
+
+def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
+    """Stored predictions of single-task models for the first n rows of the task's own test set."""
+    stored = read_predictions(paths.predictions(stage, task, seed))
+    return first_rows(stored.part([task]), n)
+
+
+def _stored_bytes(stored: StoredMask) -> int:
+    """Bytes of the indices and values in a mask file, heads and header left out."""
+    return stored.mask.selected * INDEX_BYTES + bytes_of(stored.values.values())
+
+
+# --- Where grafts collide ---------------------------------------------------------------------------------------
+
+
+def count_collisions(grafts: Sequence[StoredMask], pretrained: Tensors) -> dict[str, int | float]:
+    """Numbers of parameters: selected by any graft, by two or more, and by two or more that move it apart.
+
+    union, colliding, opposed (among the colliding ones: one graft moves it up and another down);
+    chance_union and chance_colliding: their expectations for random masks of the same sizes.  All
+    grafts are of one region, as `stitch` asks for.
+    """
+    region = grafts[0].mask.region
+    union = colliding = opposed = 0
+    for name in region.shapes:
+        chosen = torch.zeros(pretrained[name].numel(), dtype=torch.int16)
+        up, down = torch.zeros_like(chosen), torch.zeros_like(chosen)
+        for graft in (graft for graft in grafts if name in graft.mask.indices):
+            places = graft.mask.indices[name]
+            moved = graft.values[name] - pretrained[name].reshape(-1)[places]
+            chosen[places] += 1
+            up[places] += (moved > 0).short()
+            down[places] += (moved < 0).short()
+        union += int((chosen > 0).sum())
+        colliding += int((chosen > 1).sum())
+        opposed += int(((up > 0) & (down > 0)).sum())
+    by_chance = chance_collisions([graft.mask.selected for graft in grafts], region.size)
+    return {"union": union, "colliding": colliding, "opposed": opposed, **by_chance}
+
+
+def chance_collisions(selected: Sequence[int], size: int) -> dict[str, float]:
+    """chance_union and chance_colliding for independent random masks of these sizes among `size` parameters, exactly.
+
+    A parameter is in mask i with probability selected[i] / size, whatever the other masks are.
+    Raises ValueError if a mask doesn't fit.
+    """
+    if any(not 0 <= number <= size for number in selected):
+        raise ValueError(f"masks of {[*selected]} do not fit among {size} parameters")
+    shares = [number / size for number in selected]
+    none = prod(1 - share for share in shares)
+    one = sum(
+        share * prod(1 - other for place, other in enumerate(shares) if place != number)
+        for number, share in enumerate(shares)
+    )
+    return {"chance_union": size * (1 - none), "chance_colliding": size * (1 - none - one)}
 
 
 @stage
@@ -15,10 +275,6 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
     params.localizer = load_localizer(method)
     make_folders(paths.stage_dir("combination", (method,), seed))
-
-    from skill_grafting import runtime
-    from stages.merge.merged_models import combine
-
     machine = runtime.start(params.runtime)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))

@@ -15,7 +15,7 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.merging.arithmetic import add, shifted, task_vector
 from skill_grafting.merging.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
 from skill_grafting.merging.stitch import stitch
-from stages.merge.collisions import chance_collisions, count_collisions
+from stages.merge.combination import chance_collisions, count_collisions
 from tests.pico import same
 
 

@@ -19,8 +19,8 @@ from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
+from stages.merge.combination import Group, alpha_curve, combine
 from stages.merge.frames import collect, derive
-from stages.merge.merged_models import Group, alpha_curve, combine
 from stages.workflow.core import paths
 from tests.cells import SEED
 from tests.cells import TASKS as SPECS
