@@ -1,9 +1,44 @@
-"""level: the accuracies of the joint and of the pretrained model on every task, which relative gains refer to."""
+"""level: the accuracies of the joint model and of the pretrained one on every task, between which a relative gain lies: 1 and 0."""
 
+from typing import Any
+
+from skill_grafting import runtime
 from skill_grafting.io import make_folders
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task
+
+
+def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store what the joint model of a seed and the pretrained one predict for each task; returns a line for the log.
+
+    The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
+    """
+    tasks, n = params.multitask.tasks, params.multitask.test_max
+    shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, machine)
+    evaluations = {task: evaluation_of(shared, task, seed, n, variants=1) for task in tasks}
+    _predict(FINETUNED, evaluations)
+    cell = joint_cell(shared, paradigm, seed, params.graft.region)
+    _predict(PRETRAINED, evaluations)
+    for task, evaluation in evaluations.items():
+        predictions = evaluation.predictions()
+        rows = score_rows(predictions, read_task(task), params.calibration.bins)
+        write_record("level", (paradigm,), {**cell.header(), "task": task}, predictions, rows)
+    lines = "; ".join(f"{task} {evaluation.describe()}" for task, evaluation in evaluations.items())
+    return f"level {paradigm} {seed}: {lines}"
+
+
+def _predict(variant: str, evaluations: dict[str, Any]) -> None:
+    for task, evaluation in evaluations.items():
+        with evaluation.progress(f"{variant} {task}"):
+            evaluation.predict(variant)
 
 
 @stage
@@ -13,10 +48,6 @@ def main(paradigm: str, seed: int) -> None:
     make_folders(paths.stage_dir("level", (paradigm,), seed))
     if not params.multitask.tasks:
         return
-
-    from skill_grafting import runtime
-    from stages.multitask.experiment.joint_baselines import measure_baselines
-
     print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
 
 

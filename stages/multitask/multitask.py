@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from stages.multitask.frames import collect
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.report.publish import publish
 
 
 @stage
@@ -13,10 +15,6 @@ def main() -> None:
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "multitask", "joint.paradigms", "skill",
         "transfer",
     )  # fmt: skip
-
-    from stages.multitask.frames import collect
-    from stages.workflow.report.publish import publish
-
     publish("multitask", collect(params), Path("stages/multitask"), Path("plots/multitask"))
 
 

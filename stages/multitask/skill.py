@@ -1,9 +1,61 @@
-"""skill: the region of every task in the joint model of one seed, by one localizer, at every size."""
+"""skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
+from skill_grafting import runtime
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from skill_grafting.models.evidence import with_dev
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from stages.multitask.joint_model import JointCell, open_joint
+from stages.multitask.settings import FROM_A_BASE, read_name
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
+
+
+def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store every task's region of every size, by one localizer; returns a line for the log."""
+    cell = open_joint(paradigm, seed, params.multitask.tasks, params, machine)
+    sparsities = params.skill.sparsities
+    title = f"skill {paradigm} {name} {seed}"
+    with progress(title, len(params.multitask.tasks) * len(sparsities), "region") as bar:
+        for task in params.multitask.tasks:
+            # the task's head goes with its regions, if it has one
+            head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
+            about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
+            for sparsity, found in task_masks(cell, task, name, params).items():
+                path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
+                stored = StoredMask(found.mask, cell.values_at(found.mask), head, {**about, **found.record})
+                write_mask(path, stored)
+                bar.update()
+    sizes = ", ".join(map(str, sparsities))
+    return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
+
+
+def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, FoundMask]:
+    """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
+
+    A region does not depend on which other sizes there are.
+    """
+    localizer, base_share = read_name(name)
+    settings = getattr(params.localizer, localizer)
+    if localizer in FROM_A_BASE:
+        settings = settings.model_copy(update={"base_share": base_share})
+    largest = cell.region.budget(max(params.skill.sparsities))
+    order = localizer_of(localizer).rank(_evidence(cell, task, localizer), settings, largest)
+    masks = {}
+    for sparsity in params.skill.sparsities:
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
+        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order)
+    return masks
+
+
+def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:
+    evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
+    return with_dev(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))
 
 
 @stage
@@ -16,10 +68,6 @@ def main(paradigm: str, localizer: str, seed: int) -> None:
         for size in params.skill.sparsities:
             write_json(paths.SKILL / paradigm / localizer / str(seed) / str(size) / "none.json", {"tasks": []})
         return
-
-    from skill_grafting import runtime
-    from stages.multitask.experiment.task_masks import find_task_masks
-
     print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
 
 

@@ -1,9 +1,146 @@
-"""transfer: every region of one joint model, and every union of them, grafted and tested on every task."""
+"""transfer: every region of one joint model, and every union of them, grafted and tested on every task (paper, section 5.1, figure 8).
 
+A union is one graft for a group of tasks.  It is purified by a few gradient steps on the loss of all its tasks: the mask is
+learned as a single task's is (skill_grafting/localizers/learned.py), but it starts from the union as its base, and for the sum of
+the tasks' losses.  It ends with as many parameters as the union had, so what it gains isn't size.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from torch import Tensor
+
+from skill_grafting import runtime
+from skill_grafting.errors import TrainingError
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask, require_model
 from skill_grafting.io import make_folders
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.learned import Learning, MaskLogits, learn_mask
+from skill_grafting.localizers.registry import Budget
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.workflow.core import paths
+from stages.workflow.core.evaluation.study_cell import variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+
+SINGLE, UNION, PURIFIED = "single", "union", "purified"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A mask to be grafted: `name` is a task, or a union, of the tasks `members`."""
+
+    kind: str
+    name: str
+    members: list[str]
+    mask: GraftMask
+
+    @property
+    def variant(self) -> str:
+        """Its name among stored predictions."""
+        return f"{self.kind}:{self.name}"
+
+
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store the scores of every region and every union on every task; returns a line for the log."""
+    tasks = params.multitask.tasks
+    cell = open_joint(paradigm, seed, tasks, params, machine)
+    regions = read_regions(cell, localizer, sparsity, tasks)
+    sources = [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
+    for name, members in {**params.multitask.groups, **params.transfer.unions}.items():
+        sources.append(Source(UNION, name, members, reduce(or_, (regions[task] for task in members))))
+    if params.transfer.purify_steps:
+        sources += [purified(cell, source, params) for source in sources if source.kind == UNION]
+    axes = (paradigm, localizer, sparsity)
+    for task in tasks:
+        _test(cell, task, sources, axes, params)
+    return f"transfer {' '.join(axes)} {seed}: {len(sources)} regions and unions on {len(tasks)} tasks"
+
+
+def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
+    """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
+    fingerprint, regions = cell.fingerprint, {}
+    for task in tasks:
+        path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
+        stored = read_mask(path)
+        require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
+        regions[task] = stored.mask
+    return regions
+
+
+def purified(cell: JointCell, start: Source, params: Params) -> Source:
+    """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
+
+    Raises TrainingError if the loss diverges.
+    """
+    steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
+    settings = params.localizer.learned.model_copy(update=steps)
+    evidences = [cell.evidence(task, "purify", start.name, task, cell.seed) for task in start.members]
+    try:
+        mask = purify(start.mask, evidences, settings)
+    except FloatingPointError as error:
+        raise TrainingError(f"{error}; lower localizer.learned.learning_rate ({settings.learning_rate})") from error
+    return Source(PURIFIED, start.name, start.members, mask)
+
+
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Params) -> None:
+    """Store one column of the matrix: the scores of every source on this task."""
+    evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
+    with evaluation.progress(f"transfer to {task}"):
+        for source in sources:
+            cell.model.put(graft(cell.pretrained, cell.finetuned, source.mask))
+            evaluation.predict(source.variant)
+    predictions = evaluation.predictions()
+    facts = {
+        source.variant: {
+            "kind": source.kind, "source": source.name, "members": source.members, "selected": source.mask.selected,
+        }
+        for source in sources
+    }  # fmt: skip
+    # against the joint model's
+    scores = variant_rows(predictions, task, cell.seed, params.calibration.bins, "level", axes[:1])
+    rows = [{**row, **facts[row["variant"]]} for row in scores]
+    header = {**cell.header(), "task": task, "localizer": axes[1], "sparsity": float(axes[2])}
+    write_record("transfer", axes, header, predictions, rows)
+
+
+def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Learning) -> GraftMask:
+    """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
+
+    evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
+    weights.  Raises FloatingPointError if the loss is not a number.
+    """
+    first = evidences[0]
+    logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
+    gradient = summed_gradient(evidences, settings.batch_size)
+    return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
+
+
+def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:
+    """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
+
+    streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
+
+    def gradient(passed_over: bool = False) -> Tensor:
+        if passed_over:
+            return sum(loss_gradient(True) for loss_gradient in streams)
+        total, sums = 0, dict[str, Tensor]()
+        for evidence, loss_gradient in zip(evidences, streams, strict=True):
+            total += loss_gradient()
+            for name, weight in evidence.weights.items():
+                sums[name] = weight.grad if name not in sums else sums[name].add_(weight.grad)
+                weight.grad = None  # the next task's pass makes a new one instead of adding to this
+        for name, weight in evidences[0].weights.items():
+            weight.grad = sums[name]
+        return total
+
+    return gradient
 
 
 @stage
@@ -16,10 +153,6 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     make_folders(paths.stage_dir("transfer", (paradigm, localizer, sparsity), seed))
     if not params.multitask.tasks:
         return
-
-    from skill_grafting import runtime
-    from stages.multitask.experiment.transfer_matrix import transfer
-
     print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
 
 

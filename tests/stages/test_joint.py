@@ -19,13 +19,12 @@ from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import seeded_torch
-from stages.multitask.experiment import joint_training
-from stages.multitask.experiment.joint_baselines import measure_baselines
-from stages.multitask.experiment.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
-from stages.multitask.experiment.joint_training import JointPlan, mixed_batches, train_joint
-from stages.multitask.experiment.task_masks import find_task_masks, task_masks
-from stages.multitask.experiment.transfer_matrix import PURIFIED, SINGLE, UNION, transfer
-from stages.multitask.experiment.unions import union
+from stages.multitask import joint
+from stages.multitask.joint import JointPlan, mixed_batches, train_joint
+from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
+from stages.multitask.level import measure_baselines
+from stages.multitask.skill import find_task_masks, task_masks
+from stages.multitask.transfer import PURIFIED, SINGLE, UNION, transfer
 from stages.workflow.core import paths
 from tests import cells, pico
 from tests.cells import SEED
@@ -134,9 +133,9 @@ def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_o
     with pytest.raises(TrainingError, match="loss became"):
         train(folder, "prompt", learning_rates=[1e12], optimizer="sgd", clip_norm=0.0, max_steps=10)
     scores = iter([(0.5, -1.0), (1.0, -3.0)])
-    monkeypatch.setattr(joint_training, "dev_score", lambda *_: next(scores))
+    monkeypatch.setattr(joint, "dev_score", lambda *_: next(scores))
     two = {"a": [], "b": []}
-    assert joint_training.mean_dev_score(SimpleNamespace(views=two), two) == (0.75, -2.0)
+    assert joint.mean_dev_score(SimpleNamespace(views=two), two) == (0.75, -2.0)
 
 
 def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
@@ -231,7 +230,7 @@ def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
         assert named == [(SINGLE, "toy"), (SINGLE, "pairs"), (UNION, "both"), (PURIFIED, "both")]
         sizes = [row["selected"] for row in record["rows"]]
         regions = [read_mask(paths.skill_mask(*axes, name, SEED)).mask for name in NAMES]
-        assert sizes == [*(mask.selected for mask in regions), *[union(regions).selected] * 2]
+        assert sizes == [*(mask.selected for mask in regions), *[(regions[0] | regions[1]).selected] * 2]
         assert all(row["n"] == 20 and row["test_set"] == task for row in record["rows"])
 
 

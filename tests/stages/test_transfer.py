@@ -13,8 +13,8 @@ from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.names import NAMES
 from skill_grafting.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
 from skill_grafting.models.evidence import from_tensors
-from stages.multitask.experiment.unions import purify, summed_gradient, union
 from stages.multitask.settings import read_name
+from stages.multitask.transfer import purify, summed_gradient
 from tests.pico import localizer_settings, same
 
 
@@ -63,26 +63,11 @@ def some(region, *indices: int) -> GraftMask:
     return GraftMask.from_region_indices(region, torch.tensor(indices, dtype=torch.int64))
 
 
-def test_a_union_has_each_entry_once_whatever_the_order(triple):
-    region = triple[0]
-    one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
-    both = union([one, other])
-    assert both.region_indices().tolist() == [0, 3, 40, 50, 69]
-    assert both.equals(union([other, one])) and union([one]).equals(one) and union([one, one]).equals(one)
-
-
 def test_grafting_a_union_is_grafting_one_part_after_the_other(triple):
     region, pretrained, finetuned = triple
     one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
-    at_once, alone = (graft(pretrained, finetuned, mask) for mask in (union([one, other]), one))
+    at_once, alone = (graft(pretrained, finetuned, mask) for mask in (one | other, one))
     assert same(at_once, graft(alone, finetuned, other)) and not same(at_once, alone)
-
-
-def test_masks_of_different_regions_have_no_union(triple, make_cell):
-    with pytest.raises(ValueError, match="same region"):
-        union([some(triple[0], 1), GraftMask.empty(make_cell("prompt").region)])
-    with pytest.raises(ValueError, match="one mask or more"):
-        union([])
 
 
 def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerInput:
