@@ -118,7 +118,7 @@ def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[s
     if cell.grafts:
         # the union of the masks is the same by every rule
         own_rule = names.MEAN if names.kind_of(method) == names.LOCALIZED else names.SUM
-        united = stitch(cell.grafts, cell.pretrained, names.STITCHES.get(method, own_rule))
+        united = StoredMask(*stitch(cell.grafts, cell.pretrained, names.STITCHES.get(method, own_rule)), {}, {})
         facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
         facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
         if method in names.STITCHES or names.kind_of(method) == names.LOCALIZED:

@@ -27,7 +27,7 @@ from .localizers.evidence import LocalizerInput
 from .localizers.registry import Budget, find_mask, localizer_of, settings_of
 from .merging import names, vectors
 from .merging.arithmetic import shifted, task_vector
-from .merging.stitch import union
+from .merging.stitch import stitch
 from .metrics.classification import reliability
 from .models.evidence import from_tensors
 from .models.fisher import add_squared_gradient
@@ -122,7 +122,7 @@ def merge(
         for task, (tuned, mask) in tasks.items()
     }
     if how in names.RULES:
-        mask, values = union([*grafts.values()], pretrained, how)
+        mask, values = stitch([*grafts.values()], pretrained, how)
         merged = transplant(pretrained, values, mask)
     else:
         models = {task: transplant(pretrained, one.values, one.mask) for task, one in grafts.items()}

@@ -337,9 +337,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(patch, pico_bert, nam
     assert line == f"{(patch if name == PATCH else pico_bert) / name}: Permission denied"
 
 
-@pytest.mark.parametrize(
-    "command", [["export", MASK], ["export", MASK, "--as", "patch"], ["compose", MASK, MASK, "--rule", "mean"]]
-)
+@pytest.mark.parametrize("command", [["export", MASK], ["export", MASK, "--as", "patch"]])
 def test_nothing_is_overwritten(standard, command, capsys, tmp_path):
     (tmp_path / "to").mkdir()
     (tmp_path / "to/mine").write_text("precious")

@@ -10,20 +10,22 @@ import torch
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.region import Region
+from skill_grafting.merging import stitch as stitching
 from skill_grafting.merging.arithmetic import add, shifted, task_vector
 from skill_grafting.merging.names import KINDS, LARGEST, MEAN, RULES, SEQUENCE, STITCHES, SUM
-from skill_grafting.merging.stitch import stitch
 from stages.merge.combination import chance_collisions, count_collisions
 from tests.pico import same
 
 
-def stored(region: Region, pretrained: dict, places: list[int], values: dict, task: str, seed: int = 1) -> StoredMask:
+def stored(region: Region, places: list[int], values: dict, task: str) -> StoredMask:
     mask = GraftMask.from_region_indices(region, torch.tensor(places))
-    about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "mode": "standard", "task": task}
-    head = {"classifier.weight": torch.full((2, 3), float(len(task)))}
-    return StoredMask(mask, values_at(values, mask), head, {**about, "seed": seed, "model_parameters": 100})
+    return StoredMask(mask, values_at(values, mask), {}, {"task": task})
+
+
+def stitch(grafts: list[StoredMask], pretrained: dict, rule: str) -> StoredMask:
+    return StoredMask(*stitching.stitch(grafts, pretrained, rule), {}, {})
 
 
 def moved(pretrained: dict, seed: int) -> dict:
@@ -37,14 +39,14 @@ def three(triple):
     region, pretrained, _ = triple
     ranges = {"a": range(10), "b": range(5, 15), "c": range(8, 41)}
     models = {task: moved(pretrained, number) for number, task in enumerate(ranges)}
-    return region, pretrained, [stored(region, pretrained, [*ranges[task]], models[task], task) for task in ranges]
+    return region, pretrained, [stored(region, [*ranges[task]], models[task], task) for task in ranges]
 
 
 def of_one(start: float, values: list[float]) -> tuple[dict, list[StoredMask]]:
     """A pretrained model of one parameter, and grafts with these values of it."""
     region, pretrained = Region({"w": (1,)}), {"w": torch.tensor([start])}
     parts = [({"w": torch.tensor([value])}, f"task {number}") for number, value in enumerate(values)]
-    return pretrained, [stored(region, pretrained, [0], part, task) for part, task in parts]
+    return pretrained, [stored(region, [0], part, task) for part, task in parts]
 
 
 def flat(pretrained: dict, joined: StoredMask) -> torch.Tensor:
@@ -114,7 +116,7 @@ def test_every_order_of_grafts_gives_the_same_bits(three, rule):
 def test_equally_far_values_are_the_first_ones():
     region, pretrained = Region({"w": (2,)}), {"w": torch.zeros(2)}
     up, down = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([-1.0, -2.0])}
-    grafts = [stored(region, pretrained, [0, 1], values, task) for task, values in (("up", up), ("down", down))]
+    grafts = [stored(region, [0, 1], values, task) for task, values in (("up", up), ("down", down))]
     assert stitch(grafts, pretrained, LARGEST).values["w"].tolist() == [1.0, -2.0]
     assert stitch(grafts[::-1], pretrained, LARGEST).values["w"].tolist() == [-1.0, -2.0]
 
@@ -124,48 +126,6 @@ def test_a_graft_stitched_with_itself_stays_as_it_is(three, rule):
     _, pretrained, grafts = three
     assert same(stitch([grafts[2]] * 3, pretrained, rule).values, grafts[2].values)
     assert not same(stitch([grafts[2]] * 3, pretrained, SUM).values, grafts[2].values)  # the control
-
-
-def test_what_was_stitched_is_a_mask_file_with_every_tasks_head(three, tmp_path):
-    _, pretrained, grafts = three
-    joined = stitch(grafts, pretrained, MEAN)
-    write_mask(tmp_path / "joined.safetensors", joined)
-    read = read_mask(tmp_path / "joined.safetensors")
-    assert read.mask.equals(joined.mask) and same(read.values, joined.values)
-    assert {*read.head} == {f"{task}:classifier.weight" for task in "abc"}
-    assert read.about["fingerprint"] == grafts[0].about["fingerprint"]
-    assert (read.about["task"], read.about["collisions"]) == ("a+b+c", MEAN)
-    assert [part["selected"] for part in read.about["grafts"]] == [10, 10, 33]
-    write_mask(tmp_path / "again.safetensors", stitch(grafts, pretrained, MEAN))
-    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "joined.safetensors").read_bytes()
-
-
-def changed(graft_: StoredMask, **about: object) -> StoredMask:
-    return replace(graft_, about={**graft_.about, **about})
-
-
-def test_grafts_that_do_not_belong_together_are_refused(three):
-    region, pretrained, (first, second, third) = three
-    smaller = Region({name: region.shapes[name] for name in [*region.shapes][:2]})
-    otherwise = r"graft of b, seed 1 reads labels differently.*model\.mode"
-    wrong = [
-        (r"graft of b, seed 1 is on other \(fingerprint beef\), graft of a", changed(second, model="other", fingerprint="beef")),
-        (r"another region than graft of a.*graft\.region", replace(changed(second, fingerprint="beef"), mask=GraftMask(smaller, {}), values={})),
-        (otherwise, changed(second, mode="prompt")),
-        (otherwise, replace(second, head={})),
-        ("graft of a, seed 2: its head differs", changed(replace(third, head={"classifier.weight": torch.zeros(2, 3)}), task="a", seed=2)),
-    ]  # fmt: skip
-    for message, other in wrong:
-        with pytest.raises(MaskError, match=message):
-            stitch([first, other], pretrained, MEAN)
-    for base in (moved(pretrained, 9), {"b.weight": pretrained["b.weight"]}):
-        with pytest.raises(MaskError, match="not on the pretrained model given"):
-            stitch([first, second], base, MEAN)
-    with pytest.raises(MaskError, match="no graft was given"):
-        stitch([], pretrained, MEAN)
-    with pytest.raises(ValueError, match="unknown rule 'median'; known: mean, sum"):
-        stitch([first], pretrained, "median")
-    assert stitch([first, second, third], pretrained, MEAN).mask.selected == 41  # the control
 
 
 def test_collisions_are_counted(three):

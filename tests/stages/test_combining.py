@@ -76,10 +76,10 @@ def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
     logits = predicted("stitch_mean", mode)
     grafts = [read_mask(paths.learned(task, SEED)) for task in TASKS]
     pretrained = read_tensors(paths.PRETRAINED, grafts[0].mask.region.shapes)
-    joined = stitch(grafts, pretrained, "mean")
+    mask, values = stitch(grafts, pretrained, "mean")
     for task in TASKS:
         alone = LabelModel.load(paths.finetuned(task, SEED), SPECS[task], model_settings(mode), runtime())
-        alone.put(transplant(pretrained, joined.values, joined.mask))
+        alone.put(transplant(pretrained, values, mask))
         rows = read_rows(paths.sample(task, SEED, "test"))[:60]
         assert np.array_equal(predict(alone, alone.encode(rows)).numpy(), logits[task])
     assert not same(logits, stored(GRAFTED))  # the control

@@ -27,12 +27,6 @@ INT32_LIMIT = 2**31
 MOST_PARAMETERS = 2**63
 
 
-class Part(BaseModel):
-    """One of the grafts that a composed mask was stitched from."""
-
-    task: str
-
-
 class Header(BaseModel):
     """The entries of a header that are read; others may be present."""
 
@@ -48,7 +42,6 @@ class Header(BaseModel):
     rule: str | None = None
     k: int | None = None
     model_parameters: Annotated[int, Field(gt=0)] | None = None
-    grafts: list[Part] = []
 
     @field_validator("shapes")
     @classmethod

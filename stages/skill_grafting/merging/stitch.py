@@ -1,4 +1,4 @@
-"""Stitching: grafts of several tasks on one pretrained model, joined into one graft (He et al., 2024).
+"""Stitching: grafts of several tasks on one pretrained model, joined into one (He et al., 2024).
 
 The joined mask is the union.  Where a single graft selects a parameter, its value is copied, bit for
 bit.  Where several do, they collide, and a rule decides:
@@ -21,69 +21,20 @@ from ..errors import MaskError
 from ..grafting.mask import GraftMask
 from ..grafting.mask_file import StoredMask
 from ..grafting.region import Tensors
-from .names import LARGEST, MEAN, RULES, SEQUENCE, SUM
+from .names import LARGEST, MEAN, SEQUENCE, SUM
 
 
-def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> StoredMask:
-    """One graft with the union of the masks, on the pretrained values of their region.
+def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tuple[GraftMask, dict[str, Tensor]]:
+    """The union of masks of one region, and the values at it; of the grafts only masks and values are looked at.
 
-    A task's trained head stays its own, as `<task>:<name>`.  Raises MaskError unless all were made for
-    this pretrained model, region and mode, no task comes with two heads, and the values are finite; ValueError for an unknown rule.
+    Raises MaskError for values that are more than their type holds.
     """
-    if rule not in RULES:
-        raise ValueError(f"unknown rule {rule!r}; known: {', '.join(RULES)}")
-    _check(grafts, pretrained)
-    mask, values = union(grafts, pretrained, rule)
-    return StoredMask(mask, values, joined_heads(grafts), _about(grafts, rule))
-
-
-def union(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tuple[GraftMask, dict[str, Tensor]]:
-    """The union of masks of one region, and the values at it; of the grafts only masks and values are looked at."""
     indices, values = {}, {}
     for name in grafts[0].mask.region.shapes:
         there = [graft for graft in grafts if name in graft.mask.indices]
         if there:
             indices[name], values[name] = _joined(there, name, pretrained[name], rule)
     return GraftMask(grafts[0].mask.region, indices), values
-
-
-def joined_heads(grafts: Sequence[StoredMask]) -> dict[str, Tensor]:
-    """The heads of all grafts, `<task>:<name>` -> values; raises MaskError if a task comes with two different ones."""
-    heads: dict[str, Tensor] = {}
-    for graft in grafts:
-        for name, values in graft.head.items():
-            key = f"{graft.about.get('task')}:{name}"
-            if not torch.equal(heads.setdefault(key, values), values):
-                raise MaskError(f"{_named(graft)}: its head differs from another one of that task; stitch one of them")
-    return heads
-
-
-def _check(grafts: Sequence[StoredMask], pretrained: Tensors) -> None:
-    if not grafts:
-        raise MaskError("nothing to stitch: no graft was given")
-    first = grafts[0]
-    for graft in grafts[1:]:
-        if [*graft.mask.region.shapes.items()] != [*first.mask.region.shapes.items()]:
-            raise MaskError(
-                f"{_named(graft)} is of another region than {_named(first)}: graft.region has to be the same"
-            )
-        if graft.about.get("fingerprint") != first.about.get("fingerprint"):
-            raise MaskError(f"{_named(graft)} is on {_model(graft)}, {_named(first)} on {_model(first)}")
-        if (graft.about.get("mode"), bool(graft.head)) != (first.about.get("mode"), bool(first.head)):
-            raise MaskError(
-                f"{_named(graft)} reads labels differently from {_named(first)}: model.mode has to be the same"
-            )
-    missing = [name for name in first.mask.region.shapes if name not in pretrained]
-    if missing or first.mask.region.fingerprint(pretrained) != first.about.get("fingerprint"):
-        raise MaskError(f"{_named(first)} is on {_model(first)}, not on the pretrained model given")
-
-
-def _named(graft: StoredMask) -> str:
-    return graft.about.get("file") or f"graft of {graft.about.get('task')}, seed {graft.about.get('seed')}"
-
-
-def _model(graft: StoredMask) -> str:
-    return f"{graft.about.get('model')} (fingerprint {str(graft.about.get('fingerprint'))[:12]})"
 
 
 def _joined(grafts: Sequence[StoredMask], name: str, pretrained: Tensor, rule: str) -> tuple[Tensor, Tensor]:
@@ -140,13 +91,3 @@ def _total(numbers: Tensor) -> Tensor:
 
 def _of_row(values: Tensor, rows: Tensor) -> Tensor:
     return values.gather(0, rows.reshape(1, -1)).reshape(-1)
-
-
-def _about(grafts: Sequence[StoredMask], rule: str) -> dict[str, object]:
-    first = grafts[0].about
-    shared = {name: first[name] for name in ("model", "fingerprint", "mode", "model_parameters") if name in first}
-    parts = [
-        {"task": graft.about.get("task"), "seed": graft.about.get("seed"), "selected": graft.mask.selected}
-        for graft in grafts
-    ]
-    return {**shared, "task": "+".join(str(part["task"]) for part in parts), "collisions": rule, "grafts": parts}

@@ -1,4 +1,4 @@
-"""graft: hand a graft to others, look inside it, compare two, combine several.
+"""graft: find the patch between two checkpoints, hand a graft to others, look inside it, try it.
 
 MODEL is a folder or a hub id.  MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 from ..command import guarded
 from ..errors import GraftError, missing_package
-from ..merging.names import MEAN, RULES
 from ..words import printable
 from .options import add_options
 from .paths import FORMS, MODEL, PRETRAINED
@@ -22,14 +21,10 @@ EXTRA = "localize"
 COMMANDS = {
     "export": (
         "export",
-        "Write a graft as a Hugging Face folder, a patch of some kilobytes, a peft adapter, or a difference.",
+        "Write a graft as a Hugging Face folder, a patch of some kilobytes, or a peft adapter.",
     ),
     "apply": ("export", "Put a patch onto its base model; another model is refused."),
     "inspect": ("inspect", "Show where the parameters of a mask lie, and which moved most."),
-    "diff": ("inspect", "Compare two masks: what they share, and where."),
-    "push": ("hub", "Put a patch onto the hub, with its card."),
-    "pull": ("hub", "Fetch a patch from the hub, checked before it gets its name."),
-    "compose": ("compose", "Combine several masks into one."),
     "predict": (
         "predict",
         "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
@@ -38,32 +33,23 @@ COMMANDS = {
 }
 MASK = {"type": Path, "help": "mask file or patch"}
 PATCH = {"type": Path, "help": "folder or file of a patch"}
-NAME = {"metavar": "OWNER/NAME", "help": "a model repository of the hub"}
 TO = {"--to": {"type": Path, "required": True, "help": "must not exist yet"}}
 BASE = {"--base": {"type": Path, "default": PRETRAINED, "help": f"default: {PRETRAINED}"}}
 KNOWN = {"--base": {"type": Path, "help": f"default: {PRETRAINED}, if it is the mask's"}}
 FOREIGN = {"--base": {"type": Path, "required": True, "help": "any Hugging Face folder of the base model"}}
 JSON = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
 FORM = {"--as": {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}}
-TASK = {"--task": {"help": "which one, if the mask serves several"}}
 LEAVE_OUT = {
     "--leave-out": {
         "action": "store_true",
         "help": "leave as pretrained what a peft adapter can't hold: biases, embeddings",
     }
 }
-RULE = {"--rule": {"choices": RULES, "default": MEAN, "help": f"for parameters in several masks; default: {MEAN}"}}
-PRIVATE = {"--private": {"action": "store_true", "help": "create the repository as private"}}
-REVISION = {"--revision": {"help": "branch, tag or commit; default: the newest"}}
 # those of localize stand in options.py
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
-    "export": {"mask": MASK, **FORM, **TASK, **LEAVE_OUT, **BASE, **TO},
+    "export": {"mask": MASK, **FORM, **LEAVE_OUT, **BASE, **TO},
     "apply": {"patch": PATCH, **FOREIGN, **TO},
     "inspect": {"mask": MASK, **JSON, **KNOWN},
-    "diff": {"first": MASK, "second": MASK, **JSON},
-    "push": {"patch": PATCH, "--to": {**NAME, "required": True}, **PRIVATE},
-    "pull": {"name": NAME, **TO, **REVISION},
-    "compose": {"masks": {**MASK, "nargs": "+"}, **RULE, **BASE, **TO},
     "predict": {
         "folder": {"type": Path, "help": "patch or whole model"},
         "texts": {"nargs": "+", "help": "one or more"},

@@ -23,7 +23,7 @@ Scores = dict[str, dict[str, Any]]
 
 
 def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> str:
-    """The card of a graft in one of FORMS; `held` is a sentence about what the form holds."""
+    """The card of a graft in one of FORMS; `held` is a sentence about what an adapter holds."""
     use, about = patch.use, patch.stored.about
     source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
     return render(

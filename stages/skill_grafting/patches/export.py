@@ -13,24 +13,24 @@ from ..grafting.apply import transplant
 from ..grafting.mask_file import write_mask
 from ..io import replacing, write_json
 from ..models.loading import TOKENIZER_FILES, WEIGHTS, load_tokenizer
+from .adapter import write_adapter
 from .base import Base, make_patch, open_base
 from .card import Scores, card_text
-from .delta import deltas_of, whole_delta, write_adapter, write_sparse_delta
-from .patch_file import GraftFile, for_task, read_graft, read_patch
-from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, SPARSE_DELTA, free
+from .patch_file import GraftFile, read_graft, read_patch
+from .paths import AS_PATCH, CARD, CONFIG, MODEL, PATCH, PEFT, free
 from .project import max_length, pipeline_scores, project_task
 
 # what is copied from the base model as it is
 BESIDE = ("generation_config.json", *TOKENIZER_FILES)
 
 
-def export(mask: Path, form: str, task: str | None, base: Path, to: Path, leave_out: bool) -> str:
+def export(mask: Path, form: str, base: Path, to: Path, leave_out: bool) -> str:
     """Write the graft of a mask file or patch to a new folder, in one of FORMS; gives one line about it.
 
-    Raises MaskError if the mask is damaged, serves several tasks and none is chosen, was made for another model than `base`,
-    or doesn't fit the form, and StorageError if something is at `to`.
+    Raises MaskError if the mask is damaged, was made for another model than `base` or doesn't fit the form, and StorageError if
+    something is at `to`.
     """
-    target, graft = free(to), for_task(read_graft(mask), task)
+    target, graft = free(to), read_graft(mask)
     pretrained = open_base(base, graft)
     pretrained.require(graft)
     if graft.use is None:
@@ -65,23 +65,16 @@ def write_folder(
 
 
 def _write_form(folder: Path, patch: GraftFile, form: str, base: Base | None, leave_out: bool) -> str:
-    """Write the files of a form; gives a sentence about what a difference holds."""
+    """Write the files of a form; gives a sentence about what an adapter holds."""
     if form == AS_PATCH:
         write_mask(folder / PATCH, patch.stored)
         return ""
     if form == PEFT:
         return write_adapter(folder, patch, base, leave_out)
     head = {name: values.float() for name, values in patch.stored.head.items()}
-    if form == MODEL:
-        region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
-        _write_model(folder, *_in_type_of(patch, base, {**base.tensors, **region, **head}), base)
-        return ""
-    deltas, exactness = deltas_of(patch, base)
-    if form == SPARSE_DELTA:
-        write_sparse_delta(folder, deltas, patch, head)
-    else:
-        _write_model(folder, {**whole_delta(deltas, patch, base), **head}, patch.use.config, base)
-    return exactness
+    region = transplant(base.tensors, patch.stored.values, patch.stored.mask)
+    _write_model(folder, *_in_type_of(patch, base, {**base.tensors, **region, **head}), base)
+    return ""
 
 
 def _in_type_of(patch: GraftFile, base: Base, whole: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:

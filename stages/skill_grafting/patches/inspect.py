@@ -1,4 +1,4 @@
-"""inspect and diff: whose a mask is, how large, where it lies, what moved most; and how far two masks overlap."""
+"""inspect: whose a mask is, how large, where it lies, what moved most."""
 
 import json
 from collections.abc import Iterable
@@ -12,8 +12,7 @@ from tabulate import tabulate
 
 from ..errors import MaskError
 from ..grafting.apply import values_at
-from ..metrics.composition import KINDS, composition, layer_of
-from ..metrics.overlap import chance_asymmetric_overlap, chance_iou
+from ..metrics.composition import KINDS, composition
 from ..models.anatomy import FILE
 from .base import open_base
 from .patch_file import GraftFile, read_graft
@@ -45,19 +44,8 @@ def inspect(mask: Path, base: Path | None, as_json: bool) -> str:
     return _shown(facts, as_json)
 
 
-def diff(first: Path, second: Path, as_json: bool) -> str:
-    """The overlap of two masks or patches: first and second (`identity`), and more.
-
-    same_model: equal base models, as far as their regions go.  It, overlap and layers are null unless both have the same
-    region.  of_first is |A ∩ B| / |A|, of_second |A ∩ B| / |B|; layers are numbered as in the parameters' names.
-    """
-    grafts = [read_graft(path) for path in (first, second)]
-    names = dict(zip(("first", "second"), map(identity, grafts), strict=True))
-    return _shown(names | _compared(*grafts), as_json)
-
-
 def identity(graft: GraftFile) -> dict[str, Any]:
-    """The origin of a mask: file, form, model, fingerprint, tasks, seed, localizer, and its size with both denominators."""
+    """The origin of a mask: file, form, model, fingerprint, task, seed, localizer, and its size with both denominators."""
     mask, about = graft.stored.mask, graft.stored.about
     whole = about.get("model_parameters")
     return {
@@ -65,7 +53,7 @@ def identity(graft: GraftFile) -> dict[str, Any]:
         "form": "patch" if graft.use else "mask",
         "model": about.get("model"),
         "fingerprint": graft.use.fingerprint if graft.use else about.get("fingerprint"),
-        "tasks": graft.tasks,
+        "task": about.get("task"),
         "seed": about.get("seed"),
         "localizer": about.get("localizer"),
         "selected": mask.selected,
@@ -129,40 +117,3 @@ def _largest(graft: GraftFile, folder: Path | None) -> list[dict[str, Any]] | No
         place = [int(part) for part in np.unravel_index(int(index), region.shapes[name])]
         rows.append({"name": name, "place": place, "before": float(old[number]), "after": float(new[number])})
     return rows
-
-
-def _compared(first: GraftFile, second: GraftFile) -> dict[str, Any]:
-    masks = [graft.stored.mask for graft in (first, second)]
-    region = masks[0].region
-    if [*region.shapes.items()] != [*masks[1].region.shapes.items()]:
-        return dict.fromkeys(("same_model", "overlap", "layers"))
-    both = masks[0] & masks[1]
-    counts = [*(mask.counts for mask in (*masks, both)), dict(zip(region.shapes, region.sizes, strict=True))]
-    layers: dict[int | None, list[str]] = {}
-    for name in region.shapes:
-        layers.setdefault(layer_of(name), []).append(name)
-    overlaps = {
-        layer: _overlap(*(sum(count.get(name, 0) for name in names) for count in counts))
-        for layer, names in layers.items()
-    }
-    return {
-        "same_model": first.stored.about.get("fingerprint") == second.stored.about.get("fingerprint"),
-        "overlap": _overlap(*(mask.selected for mask in (*masks, both)), region.size),
-        "layers": [{"layer": layer, **overlap} for layer, overlap in overlaps.items()],
-    }
-
-
-def _overlap(first: int, second: int, both: int, size: int) -> dict[str, Any]:
-    """Measures of two sets of these sizes within a set, each beside that of two random ones."""
-    either = first + second - both
-    return {
-        "first": first,
-        "second": second,
-        "both": both,
-        "iou": both / either if either else 0.0,
-        "chance_iou": chance_iou(first, second, size),
-        "of_first": both / first if first else 0.0,
-        "chance_of_first": chance_asymmetric_overlap(second, first, size),
-        "of_second": both / second if second else 0.0,
-        "chance_of_second": chance_asymmetric_overlap(first, second, size),
-    }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
-from ..errors import MaskError, did_you_mean, plain_problem
+from ..errors import MaskError, plain_problem
 from ..grafting.mask_file import StoredMask, read_mask
 from ..grafting.region import Region
 from ..io import require_permission
@@ -89,12 +89,6 @@ class GraftFile:
     use: PatchMetadata | None = None
 
     @property
-    def tasks(self) -> list[str]:
-        """The tasks that it serves: one, or several if it was composed and is not yet a patch."""
-        composed = [] if self.use else self.stored.about.get("grafts", [])
-        return [*dict.fromkeys(part["task"] for part in composed)] or [self.stored.about.get("task") or ""]
-
-    @property
     def region(self) -> Region:
         """What the fingerprint is of: the graftable parameters, in a patch after all others of the pretrained model."""
         outside = {name: tuple(shape) for name, shape in self.use.outside.items()} if self.use else {}
@@ -137,28 +131,6 @@ def _with_use(graft: GraftFile) -> GraftFile:
         return replace(graft, use=PatchMetadata.model_validate(use))
     except ValidationError as error:
         raise MaskError(f"{graft.path}: damaged: {plain_problem(error.errors()[0], KEY, PatchMetadata)}") from error
-
-
-def for_task(graft: GraftFile, task: str | None) -> GraftFile:
-    """A mask or patch for one of its tasks, with that one's head: a patch where patches were composed.
-
-    Raises MaskError if it has several and none is chosen, or if it doesn't have the task.
-    """
-    tasks, about = graft.tasks, graft.stored.about
-    if task is None and len(tasks) > 1:
-        raise MaskError(f"{graft.path}: serves {len(tasks)} tasks; choose --task, one of {', '.join(tasks)}")
-    task = tasks[0] if task is None else task
-    if task not in tasks:
-        there = f"doesn't serve the task {task!r}{did_you_mean(task, tasks)}; it has {', '.join(tasks)}"
-        raise MaskError(f"{graft.path}: {there}")
-    if graft.use or "grafts" not in about:
-        return graft
-    parts = {tuple(name.rpartition(":")[::2]): values for name, values in graft.stored.head.items()}
-    head = {name: values for (owner, name), values in parts.items() if owner == task}
-    use = next((part[KEY] for part in about["grafts"] if part["task"] == task and KEY in part), None)
-    named = [{key: value for key, value in part.items() if key != KEY} for part in about["grafts"]]
-    about = {**about, "task": task, "grafts": named, KEY: use}
-    return _with_use(replace(graft, stored=replace(graft.stored, head=head, about=about)))
 
 
 def task_of(name: str, title: str, labels: list[str], mode: str, prompt: Prompt | dict | None = None) -> TaskSpec:

@@ -8,13 +8,11 @@ from ..io import PARTIAL
 
 PATCH, CARD, CONFIG = "patch.safetensors", "README.md", "config.json"
 # how a graft can leave the project
-MODEL, AS_PATCH, PEFT, WHOLE_DELTA, SPARSE_DELTA = "model", "patch", "peft", "delta", "sparse-delta"
+MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {
     MODEL: "a whole model",
     AS_PATCH: "a patch",
     PEFT: "an adapter that peft loads",
-    WHOLE_DELTA: "a difference from the base model",
-    SPARSE_DELTA: "a sparse difference from the base model",
 }
 # the model of a project that a command runs in
 PRETRAINED = Path("models/pretrained")

@@ -22,7 +22,7 @@ def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_js
     """The probability of each label for each text, by a whole model's folder, or by that of a patch on its base model.
 
     `second` are the second sentences of pairs, or none.  Raises ModelError for a folder that has no labels to choose among:
-    that of a language model, whose patch has the prompt, of completions, or of a difference.
+    that of a language model, whose patch has the prompt, or of completions.
     """
     if second and len(second) != len(texts):
         raise DataError(f"--second: {len(second)} texts for {len(texts)} first ones")
@@ -63,7 +63,5 @@ def _whole(folder: Path) -> LabelModel:
         )
     labels = labels_of(checkpoint)
     model = load_model(folder, "standard", labels)
-    if not bool(model.get_input_embeddings().weight.any()):
-        raise ModelError(f"{folder}: holds a difference from its base model, not a model: its embeddings are zero")
     task, length = task_of(folder.name, folder.name, labels, "standard"), longest_text(tokenizer, most_tokens(model))
     return LabelModel(model, tokenizer, task, "standard", length, best_device())

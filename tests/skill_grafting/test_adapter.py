@@ -1,23 +1,17 @@
-"""A graft as an adapter of peft and as a difference: what loads it gets the graft, and what isn't held is counted."""
+"""A graft as an adapter of peft: what loads it gets the graft, and what isn't held is counted."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from safetensors import safe_open
-from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
 from skill_grafting import load_graft
-from skill_grafting.digest import require_sealed
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
-from skill_grafting.patches.delta import common_sparsity
+from skill_grafting.patches.adapter import common_sparsity
 from tests.graft_project import MASK, Project, graft, make_project, refused
-from tests.pico import same
 from tests.skill_grafting.test_live import INPUTS, load, state
 
 BASE = "models/pretrained"
@@ -132,31 +126,3 @@ def test_no_other_difference_comes_nearer_to_a_value():
         for _ in range(6):
             near = torch.nextafter(near, torch.full_like(near, end))
             assert not bool((before + near == after)[missed].any())
-
-
-@pytest.mark.parametrize("form", ["delta", "sparse-delta"])
-def test_base_plus_difference_is_the_graft(project, form, tmp_path, capsys):
-    line = export(capsys, MASK, "--as", form, "--to", tmp_path / "delta")
-    export(capsys, MASK, "--to", tmp_path / "model")
-    assert "base + delta is the fine-tuned value to the bit" in line
-    weights, wanted = load_file(f"{BASE}/model.safetensors"), load_file(tmp_path / "model/model.safetensors")
-    if form == "delta":
-        added = load_file(tmp_path / "delta/model.safetensors")
-        assert sum(int((added[name] != 0).sum()) for name in weights) == 400
-        found = {name: values + weights.get(name, 0) for name, values in added.items()}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "delta")
-        assert tokenizer("good").input_ids and load(tmp_path / "delta").config.id2label[1] == "positive"
-    else:
-        file = tmp_path / "delta/delta.safetensors"
-        require_sealed(file)
-        with safe_open(file, "pt") as opened:
-            about = json.loads(opened.metadata()["graft"])
-            parts = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - not a dict
-        assert (about["format"], about["version"]) == ("graft-delta", 1)
-        for name in about["shapes"]:
-            if f"indices/{name}" in parts:
-                weights[name].view(-1)[parts[f"indices/{name}"]] += parts[f"values/{name}"]
-        found = {**weights, **{key[5:]: values for key, values in parts.items() if key.startswith("head/")}}
-    assert same(found, wanted) or "but for" in line
-    assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in wanted)
-    assert not same(found, load_file(f"{BASE}/model.safetensors")), "control"

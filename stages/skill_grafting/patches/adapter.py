@@ -1,12 +1,9 @@
-"""A graft as differences, to be added to the base model, for tools that take those in place of values.
+"""A graft as an adapter that peft loads: Super-Tuning, sparse values that are added to the weights of linear layers.
 
-They go into one tensor for each of the base model's, into a file of indices and differences, or into an adapter that peft
-loads: Super-Tuning, sparse values that are added to the weights of linear layers.  peft gives each layer
-int(size * (1 - sparsity)) places, of one sparsity for all, so what a layer doesn't need is padded with zeros.  Norms and a
-new head go along whole, as modules to save; biases of linear layers can't be held, nor can embeddings.
+peft gives each layer int(size * (1 - sparsity)) places, of one sparsity for all, so what a layer doesn't need is padded with
+zeros.  Norms and a new head go along whole, as modules to save; biases of linear layers can't be held, nor can embeddings.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from math import nextafter
@@ -16,10 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..digest import UNSEALED, seal
 from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
-from ..grafting.mask_file import named_tensors
 from ..grafting.modules import write
 from ..grafting.region import named_weights
 from ..io import write_json
@@ -30,21 +25,19 @@ from ..words import counted
 from .base import Base
 from .patch_file import GraftFile
 
-FORMAT, VERSION = "graft-delta", 1
-DELTA = "delta.safetensors"
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 TASKS = {"standard": "SEQ_CLS", "prompt": None, "autoregressive": "CAUSAL_LM"}
 
 
-def deltas_of(patch: GraftFile, base: Base, names: Iterable[str] | None = None) -> tuple[dict[str, Tensor], str]:
-    """float32 differences at the places of a mask, or of some of its tensors, and a sentence on how exact base + delta is.
+def deltas_of(patch: GraftFile, base: Base, names: Iterable[str]) -> tuple[dict[str, Tensor], str]:
+    """float32 differences at the places of a mask in some of its tensors, and a sentence on how exact base + delta is.
 
-    A new head has no base and is no part of it.  `after - before` in float32 gives the value to the bit wherever any float32
+    `after - before` in float32 gives the value to the bit wherever any float32
     does: not always where a value ends far nearer to zero than it began, since the sum lies on the coarser grid of its terms.
     """
     indices, deltas, missed, furthest = patch.stored.mask.indices, {}, 0, 0.0
-    for name in indices if names is None else names:
+    for name in names:
         before = take_at(base.tensors[name], indices[name])
         after = patch.stored.values[name].to(before.dtype)
         deltas[name] = after - before
@@ -52,23 +45,6 @@ def deltas_of(patch: GraftFile, base: Base, names: Iterable[str] | None = None) 
         missed, furthest = missed + int((gap > 0).sum()), max(furthest, float(gap.max()) if len(gap) else 0.0)
     where = f"but for {missed:,}, off by {furthest:.1e} at most" if missed else "everywhere"
     return deltas, f"base + delta is the fine-tuned value to the bit {where}"
-
-
-def whole_delta(deltas: dict[str, Tensor], patch: GraftFile, base: Base) -> dict[str, Tensor]:
-    """A tensor for each one of the base model, zero outside the mask."""
-    tensors = {name: torch.zeros_like(values) for name, values in base.tensors.items()}
-    for name, values in deltas.items():
-        put_at(tensors[name], patch.stored.mask.indices[name], values)
-    return tensors
-
-
-def write_sparse_delta(folder: Path, deltas: dict[str, Tensor], patch: GraftFile, head: dict[str, Tensor]) -> None:
-    """Write indices, differences and the new head alone, sealed like a mask file."""
-    mask, file = patch.stored.mask, folder / DELTA
-    shapes = {name: list(shape) for name, shape in mask.region.shapes.items()}
-    header = {"format": FORMAT, "version": VERSION, "shapes": shapes, "patch": patch.use.model_dump(), **UNSEALED}
-    save_file(named_tensors(mask, deltas, head), file, metadata={"graft": json.dumps(header)})
-    seal(file)
 
 
 def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -> str:
