@@ -13,7 +13,6 @@ from skill_grafting.metrics.gain import gained
 from skill_grafting.metrics.overlap import kendall
 from skill_grafting.settings import Params
 from skill_grafting.words import percent
-from stages.surgical.experiment.selections import order, parse
 from stages.surgical.rankings import (
     CELL,
     LAYER,
@@ -27,6 +26,7 @@ from stages.surgical.rankings import (
     of_pairs,
     rank_correlations,
 )  # fmt: skip
+from stages.surgical.selections import order, parse
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 
 FIM = [*CELL, "target", "examples", "used", "head", "aggregation", "layer", "score"]

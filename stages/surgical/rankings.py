@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from skill_grafting.metrics.overlap import kendall, spearman
-from stages.surgical.experiment.selections import order
+from stages.surgical.selections import order
 from stages.workflow.records import frame_of
 
 CELL, PAIR = ["task", "seed"], ["first", "second"]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from skill_grafting.settings import Count, Optimizer, Part, Positive, Rate, Schedule, Section, Share, Tasks, Weight
-from stages.surgical.experiment.selections import parse
+from stages.surgical.selections import parse
 from stages.workflow.core.rules import Choice, Values, is_on, not_among
 
 Target = Literal["label_logit", "empirical", "expected"]

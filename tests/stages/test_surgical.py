@@ -27,12 +27,11 @@ from skill_grafting.models.loading import read_tensors
 from skill_grafting.runtime import derive_seed, numpy_generator, permuted
 from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
 from skill_grafting.training.training import TrainPlan
-from stages.surgical.experiment import fisher_scores as fim
-from stages.surgical.experiment import layer_surgery as surgery
-from stages.surgical.experiment import rank_robustness as robustness
-from stages.surgical.experiment.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, whole_layers
-from stages.surgical.experiment.selections import SIZED, UNSIZED, choose, order, parse
+from stages.surgical import fim, robustness, surgery
+from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
+from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
+from stages.surgical.surgery import whole_layers
 from stages.workflow.core import paths
 from tests.pico import (
     TOY,
@@ -80,7 +79,7 @@ def cell(tmp_path_factory):
         for split, rows in ROWS.items():
             write_rows(paths.sample("toy", SEED, split), rows)
         fim.score_layers("toy", SEED, params(), runtime())
-        yield SimpleNamespace(anatomy=anatomy, layers=fim.layers_of(anatomy))
+        yield SimpleNamespace(anatomy=anatomy, layers=layers_of(anatomy))
 
 
 def fresh(seed: int) -> LabelModel:
@@ -239,7 +238,7 @@ def test_the_stored_scores_are_those_of_examples_in_a_drawn_order_averaged_over_
         squares = squared_gradients(headed, headed.encode(drawn[:6]), names_of(cell.layers), "label_logit")
         direct.append(layer_scores(squares, 6, cell.layers)["trace"])
     assert direct[0] != direct[1]  # heads matter
-    six, hundred, most = (fim.read_scores("toy", SEED, "label_logit", "trace", count) for count in (6, 100, 200))
+    six, hundred, most = (surgery.read_scores("toy", SEED, "label_logit", "trace", count) for count in (6, 100, 200))
     assert six == pytest.approx(np.mean(direct, 0).tolist()) and hundred == most
 
 
@@ -346,7 +345,7 @@ def test_a_warm_up_as_long_as_training_is_refused(warmup):
 
 def test_watching_changes_nothing_and_sees_the_layers_move(cell):
     def score(model: LabelModel, examples: list) -> list[float]:
-        return fim.scores_by_count(model, examples, [4], cell.layers, "empirical")[4]["sum_fro"]
+        return scores_by_count(model, examples, [4], cell.layers, "empirical")[4]["sum_fro"]
 
     settings, rows = params().surgery.training, []
     unwatched = finetune(training_cell(), settings).model

@@ -12,19 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from skill_grafting.command import guarded
 from skill_grafting.errors import GraftError
+from stages import AT_START, code_digests
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]
-# files of code: modules, and the tables that they read
-CODE = (".py", ".yaml")
-# not code: DVC and `settings` track these
-NO_CODE = (paths.PARAMS.name, paths.PIPELINE.name)
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
@@ -56,7 +52,7 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
     from stages.workflow.core import settings
     from stages.workflow.core.resume import keeping
 
-    code = code_digests()
+    code = AT_START
     if "DVC_STAGE" not in os.environ:
         settings.require_listed(module, arguments)
 
@@ -68,12 +64,6 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
         function(**arguments)
     if "DVC_STAGE" in os.environ:
         require_unchanged(code)
-
-
-def code_digests() -> dict[str, str]:
-    """Every file of the project's code: path -> a digest of its bytes."""
-    files = [path for path in (PROJECT / "stages").rglob("*") if path.suffix in CODE and path.name not in NO_CODE]
-    return {str(path): sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
 def imported(code: dict[str, str]) -> list[str]:
