@@ -1,9 +1,136 @@
 """sensitivity: how much the pretrained model needs its least sensitive parameters, for all tasks of one seed."""
 
-from skill_grafting.io import make_folders
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region, Tensors
+from skill_grafting.grafting.select import top_k
+from skill_grafting.io import make_folders, read_rows, write_sealed
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.random import rank_at_random
+from skill_grafting.localizers.registry import Budget, LocalizerSettings
+from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
+from skill_grafting.metrics.classification import accuracy, majority_share
+from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.predictions import Predictions, write_predictions
+from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.loading import read_tensors
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from stages.talos.arithmetic_model import ArithmeticModel, encode_rows, open_views
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+
+LEAST, MOST, RANDOM = "least", "most", "random"
+# other ways to calibrate the same mask: their changes to its section
+VARIANTS: dict[str, dict[str, Any]] = {
+    "other_draw": {},
+    "single_round": {"rounds": 1},
+    "no_attenuation": {"attenuation": 1.0},
+    "all_labels": {"mode": "expected"},
+    "true_label": {"mode": "empirical"},
+    "raw_logit": {"mode": "sampled_logit"},
+    "saliency": {"score": "fisher_times_theta2"},
+}
+
+
+def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
+    """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
+    tasks = params.talos.tasks
+    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
+    pretrained = read_tensors(paths.PRETRAINED, region.shapes)
+    views = open_views(tasks, seed, params.model, machine)
+    model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
+    start = model.logits({}, model.sets)
+    logits: dict[str, dict[str, Any]] = {key[0]: {PRETRAINED: start[key]} for key in model.sets}
+    overlaps = {}
+    with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
+        for task in tasks:
+            evidence = evidence_of(model, region, task, seed)
+            for kind, mask in masks(evidence, params).items():
+                model.put(prune(pretrained, mask))
+                for key in model.sets:
+                    logits[key[0]][f"{kind}_{task}"] = model.current(key)
+            overlaps[task] = compare(evidence, params, task, seed)
+            bar.update()
+    lines = []
+    for task in tasks:
+        write_task(model, task, seed, logits[task], overlaps[task], params)
+        overlap_text = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
+        lines.append(f"sensitivity {task}-{seed}: {overlap_text}")
+    return lines
+
+
+def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> LocalizerInput:
+    """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
+    view, rows = model.views[task], read_rows(paths.sample(task, seed, "train"))
+    pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
+    return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
+
+
+def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
+    """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
+    region = evidence.region
+    k = region.budget(params.sensitivity.pruned)
+    evidence.put(evidence.pretrained)
+    scores = sensitivity(evidence, params.localizer.talos)
+    return {
+        LEAST: least_sensitive(scores, GraftMask.full(region), k),
+        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, LocalizerSettings(), k)),
+        MOST: top_k(region, scores, k),
+    }
+
+
+def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+    """The pretrained region with 0 at every parameter that the mask selects."""
+    return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
+
+
+def compare(evidence: LocalizerInput, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
+    """Overlap of the talos mask with those of other ways to calibrate it."""
+    region, names, rows = evidence.region, params.sensitivity.variants, []
+    budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")
+
+    def calibrated(changes: dict[str, Any], *words: object) -> np.ndarray:
+        """Region indices of a mask, labels drawn by these words."""
+        drawing = replace(evidence, generator=draws("talos", *words))
+        *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
+        return mask.region_indices().numpy()
+
+    usual = calibrated({}, task, seed) if names else None
+    for name in names:
+        other = calibrated(VARIANTS[name], *[name] * (name == "other_draw"), task, seed)
+        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(budget.k, budget.k, region.size)})
+    return rows
+
+
+def write_task(
+    model: ArithmeticModel,
+    task: str,
+    seed: int,
+    logits: dict[str, np.ndarray],
+    overlaps: list[dict[str, Any]],
+    params: Params,
+) -> None:
+    """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
+    labels = model.labels((task, "test"))
+    stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
+    write_predictions(paths.stage_logits("sensitivity", (), task, seed), stored)
+    shared = {"n": len(labels), "majority": majority_share(labels)}
+    rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
+    record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
+    write_sealed(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
 
 
 @stage
@@ -16,10 +143,6 @@ def main(seed: int) -> None:
     make_folders(paths.stage_dir("sensitivity", (), seed))
     if not params.talos.tasks:
         return
-
-    from skill_grafting import runtime
-    from stages.talos.experiment.sensitivity_masks import measure_sensitivity
-
     print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
 
 

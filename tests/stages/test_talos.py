@@ -30,12 +30,12 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import predict
 from skill_grafting.runtime import numpy_generator, seeded_torch
 from skill_grafting.training.training import TrainPlan
-from stages.talos.experiment.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
-from stages.talos.experiment.disentanglement import error_grid, searched_mean
-from stages.talos.experiment.linearised import LinearisedModel
-from stages.talos.experiment.sensitivity_masks import LEAST, MOST, RANDOM, VARIANTS, masks, prune
-from stages.talos.experiment.task_vectors import attention_mask, best_of, choose_mask, plans_of, sizes
-from stages.talos.experiment.vector_arithmetic import addition, choose_negation, negation, single_scores
+from stages.talos.arithmetic import addition, choose_negation, negation, single_scores
+from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
+from stages.talos.disentangle import error_grid, searched_mean
+from stages.talos.edit import attention_mask, best_of, choose_mask, plans_of, sizes
+from stages.talos.linearised import LinearisedModel
+from stages.talos.sensitivity import LEAST, MOST, RANDOM, VARIANTS, masks, prune
 from stages.talos.settings import EditTraining, Negation, SensitivityParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
@@ -387,7 +387,7 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
     shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
     write_json(paths.card("toy"), {"task": TOY.model_dump()})
     # in place of a parameter without pretrained values the head, which keeps what was drawn
-    monkeypatch.setattr("stages.talos.experiment.arithmetic_model.read_tensors", lambda *_: {})
+    monkeypatch.setattr("stages.talos.arithmetic_model.read_tensors", lambda *_: {})
     one, other = (values_of(open_views(["toy"], 0, model_settings("standard"), runtime())["toy"]) for _ in range(2))
     assert same(one, other)
 
@@ -442,7 +442,7 @@ def test_negation_of_a_cell_takes_its_accuracy_within_the_bound(make_cell, monke
     assert found["weak_control"] == (found["control_curve"][0.0] < 0.55)
     assert found["target_curve"][found["alpha"]] <= found["target_curve"][0.0]
     assert found["control_zero_shot"] == pytest.approx(single_scores(plane, "toy")["pretrained"]["test"])
-    monkeypatch.setattr("stages.talos.experiment.vector_arithmetic.choose_negation", lambda *_: 1.0)
+    monkeypatch.setattr("stages.talos.arithmetic.choose_negation", lambda *_: 1.0)
     taken = negation(plane, "toy", ALPHAS, settings)["logits"]
     assert np.array_equal(taken, plane.logits({"toy": -1.0}, [TEST])[TEST]), "the vector is taken away"
 

@@ -24,7 +24,7 @@ from skill_grafting.models.predicting import predict
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import Runtime, seeded_torch
 from skill_grafting.settings import ModelParams, Params
-from stages.talos.experiment.linearised import LinearisedModel
+from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 
