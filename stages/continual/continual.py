@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from stages.continual.frames import collect
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.report.publish import publish
 
 
 @stage
@@ -12,10 +14,6 @@ def main() -> None:
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "sequence.methods", "sequence.orders", "order"
     )
-
-    from stages.continual.frames import collect
-    from stages.workflow.report.publish import publish
-
     publish("continual", collect(params), Path("stages/continual"), Path("plots/continual"))
 
 

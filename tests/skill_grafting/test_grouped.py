@@ -12,7 +12,7 @@ from skill_grafting.localizers import learned
 from skill_grafting.localizers.evidence import DevRating
 from skill_grafting.training import course
 from skill_grafting.training.finetuning import finetune
-from stages.continual.experiment import memory
+from stages.continual import methods
 from tests.pico import finetune_settings, same, values_of
 from tests.skill_grafting.test_learned import ABSOLUTE, RELATIVE, Small, changed
 
@@ -43,7 +43,7 @@ def both(request, monkeypatch):
     def run(function):
         alone = function()
         with monkeypatch.context() as patch:
-            for module in (apply, learned, course, memory):
+            for module in (apply, learned, course, methods):
                 patch.setattr(module, "grouped", together)
             return alone, function()
 
@@ -82,7 +82,7 @@ def test_the_pull_of_ewc(both):
     )
 
     def pulled() -> dict[str, Tensor]:
-        elastic = memory.Elastic()
+        elastic = methods.Elastic()
         elastic.add({name: values.square() for name, values in fisher.items() if name != "b"}, centre)
         leaves = {name: weight.clone() for name, weight in weights.items()}
         elastic.pull(leaves, 2.0)

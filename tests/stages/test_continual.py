@@ -11,9 +11,8 @@ from torch import Tensor
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from stages.continual.experiment.memory import Elastic, Piece, put_together, remainder, stored_rows
-from stages.continual.experiment.methods import Ewc
-from stages.continual.forgetting import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from stages.continual.frames import average_accuracy, backward_transfer, forgetting, learning_accuracy
+from stages.continual.methods import Elastic, Ewc, Piece, put_together, remainder, stored_rows
 from tests.pico import random_mask, same
 
 

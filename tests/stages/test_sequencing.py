@@ -22,10 +22,9 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training.finetuning import at_point, finetune
-from stages.continual.experiment import methods
-from stages.continual.experiment.methods import METHODS, Naive
-from stages.continual.experiment.run_sequence import learn_in_order, require_unchanged, run_sequence
-from stages.continual.experiment.task_sequence import TaskSequence
+from stages.continual import methods
+from stages.continual.methods import METHODS, Naive, TaskSequence
+from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training

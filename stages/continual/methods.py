@@ -1,13 +1,15 @@
-"""The ways to learn one task after another: naive, grafting, replay and EWC.
+"""The ways to learn one task after another on one shared model: naive, grafting, replay and EWC.
 
-All train each task in the same number of steps, with the same clipping, and draw its batches in the same order (see
-task_sequence.py).  They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning
+All train each task in the same number of steps, with the same clipping, and draw its batches in the same order (TaskSequence).
+They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning
 rate is one of the same few for all, and the new task's dev rows choose it for each method: at the rate of full fine-tuning
 a region of 1 % would be trained less than it can be.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves
 anything of it out: so at one rate a selected parameter takes the step that it would take there.
 
-What the paper leaves open about its own method, grafting (section 5.2, appendix C.3), and what is
-chosen here:
+Grafting (paper, section 5.2 and appendix C.3): with gamma_n the region of the n-th task, training for it
+moves  gamma_n without the union of gamma_i, i < n  alone, and the model for task n is the graft of the
+union of gamma_i, i <= n.  So what later tasks train is never part of an earlier task's model: nothing
+is forgotten, whatever the data are.  What the paper leaves open, and what is chosen here:
 
 * whose regions: "from an independent run of the model on the task", so the main pipeline's learned
   masks, of models that were fine-tuned from the pretrained one on that task alone;
@@ -16,36 +18,129 @@ chosen here:
   that will answer for the task, so training sees what inference uses;
 * how long and with which step: as the task's own fine-tuning, at a multiple of the rate chosen there;
 * a new head (standard mode; the paper has none): trained with its task's region, kept with it.
+
+Experience replay (Chaudhry et al. 2019): a few rows of every earlier task are stored, and each batch of a new one has
+as many of them on top as it has rows of its own.
+
+Elastic weight consolidation (Kirkpatrick et al. 2017): each task that was learned adds
+strength / 2 * sum over i of F_i (theta_i - theta*_i)^2  to the loss of all later ones, with F the
+diagonal of the Fisher information of its data at the weights theta* that it ended with.  A sum of such
+penalties is one penalty again, up to a constant: with the sum of all F and the mean of all theta*
+weighted by F.  These two tensors are all that is kept, for any number of tasks.  The penalty takes a proximal step
+after each of the task's own: the same as a step along its gradient to first order in the rate, and it cannot overshoot
+where the penalty is steeper than 2 / rate, at which plain steps diverge.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from skill_grafting.data.batching import shuffled
+from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
-from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
-from skill_grafting.grafting.region import Region
-from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.grafting.region import Region, Tensors, grouped
+from skill_grafting.io import read_rows
+from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.label_model import put
+from skill_grafting.models.label_model import LabelModel, put
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import dev_score
-from skill_grafting.runtime import numpy_generator, permuted, seeded_torch
-from skill_grafting.settings import Section
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_torch
+from skill_grafting.settings import FinetuneParams, ModelParams, Params, Section
 from skill_grafting.training.course import Part
-from skill_grafting.training.finetuning import train_head_first, trained_names
+from skill_grafting.training.finetuning import plan_for, steps_for, train_head_first, trained_names
 from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
-from stages.continual.experiment.memory import Elastic, Piece, put_together, remainder, stored_rows
-from stages.continual.experiment.task_sequence import TaskSequence
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
+from stages.workflow.core.stored import chosen_point, read_task
+
+
+@dataclass
+class TaskSequence:
+    """The shared model, live, and what its tasks are learned from.
+
+    Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same random head,
+    batches and dropout, whichever tasks came before, but for the learning rate, of which some multiples are tried.  So the
+    first task of a naive sequence is that fine-tuning at its own rate, bit for bit where the caps on steps agree.
+    `rows`: task -> split -> rows; `finetune` is the section with the cap of the sequence.
+    """
+
+    shared: SharedModel
+    rows: dict[str, dict[str, list[dict]]]
+    chosen: dict[str, dict[str, Any]]
+    finetune: FinetuneParams
+    model: ModelParams
+    seed: int
+    rate_factors: list[float]
+    learned: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, order: list[str], seed: int, params: Params, machine: Runtime) -> "TaskSequence":
+        """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
+        specs = [read_task(task) for task in order]
+        splits = ("train", "dev", "test")
+        rows = {task: {split: read_rows(paths.sample(task, seed, split)) for split in splits} for task in order}
+        chosen = {task: chosen_point(task, seed) for task in order}
+        settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
+        with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
+            shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
+        return cls(shared, rows, chosen, settings, params.model, seed, params.sequence.rate_factors)
+
+    def view(self, task: str) -> LabelModel:
+        """The shared model as it reads this task."""
+        return self.shared.views[task]
+
+    def steps(self, task: str) -> int:
+        """Optimizer steps of one training of a task."""
+        return steps_for(self.finetune, len(self.view(task).task.labels), len(self.rows[task]["train"]))
+
+    def plans(self, task: str) -> dict[float, TrainPlan]:
+        """The plan of a task's own training, at each multiple of its learning rate."""
+        size, rate = (self.chosen[task][name] for name in ("batch_size", "learning_rate"))
+        return {factor: plan_for(self.finetune, size, factor * rate, self.steps(task)) for factor in self.rate_factors}
+
+    def new_head(self, task: str) -> None:
+        """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""
+        view = self.view(task)
+        alone = LabelModel.load(paths.PRETRAINED, view.task, self.model, view.runtime, self.finetune.dropout)
+        view.put({name: alone.parameters()[name].detach() for name in self.shared.heads()[task]})
+
+    def batches(self, task: str, examples: list[Example], batch_size: int, *purpose: object) -> Batches:
+        """Endless shuffled batches of a task, the same ones for the same purpose."""
+        rows = shuffled(examples, batch_size, numpy_generator(*purpose, task, self.seed))
+        return ([(self.view(task), [examples[row] for row in batch])] for batch in rows)
+
+    def shared_names(self, names: set[str], task: str) -> set[str]:
+        """Those of a view's names that all tasks share."""
+        groups = self.view(task).groups()
+        return {name for name in names if groups[name] != HEAD}
+
+    def head(self, task: str) -> dict[str, Tensor]:
+        """A copy of a task's own head, on the CPU; empty where the vocabulary head serves all tasks."""
+        return {name: weight.detach().cpu().clone() for name, weight in self.shared.heads()[task].items()}
+
+    def head_bytes(self, tasks: Iterable[str]) -> int:
+        """Bytes of the heads of these tasks."""
+        return bytes_of(weight for task in tasks for weight in self.shared.heads()[task].values())
+
+    def model_bytes(self) -> int:
+        """Bytes of one model without any head."""
+        return bytes_of(self.shared.parameters().values()) - self.head_bytes(self.rows)
+
+
+def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of live parameters."""
+    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 class Naive:
@@ -119,6 +214,39 @@ class Naive:
         return {}
 
 
+@dataclass(frozen=True)
+class Piece:
+    """The part of one task: the parameters that are its own, their trained values, and its head if it has one."""
+
+    mask: GraftMask
+    values: dict[str, Tensor]
+    head: dict[str, Tensor]
+
+
+def remainder(mask: GraftMask, earlier: Sequence[GraftMask]) -> GraftMask:
+    """The part of a mask that no earlier one selects.  Raises ValueError if they are of different regions."""
+    if any(other.region != mask.region for other in earlier):
+        raise ValueError("masks of different regions have nothing in common")
+    mine = mask.region_indices()
+    for other in earlier:
+        mine = mine[~torch.isin(mine, other.region_indices(), assume_unique=True)]
+    return GraftMask.from_region_indices(mask.region, mine)
+
+
+def put_together(pretrained: Tensors, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+    """The region's tensors with every piece in them: the graft of their union.  The inputs are not changed."""
+    region = {name: values.detach() for name, values in pretrained.items()}
+    for piece in pieces:
+        region = transplant(region, piece.values, piece.mask)
+    return region
+
+
+def index_bytes(mask: GraftMask) -> int:
+    """Bytes of a mask's indices in a mask file."""
+    sizes = dict(zip(mask.region.shapes, mask.region.sizes, strict=True))
+    return sum(len(indices) * (4 if sizes[name] < INT32_LIMIT else 8) for name, indices in mask.indices.items())
+
+
 class Grafting(Naive):
     """The paper's method: each task trains what is left of its region, and is predicted by the graft of the union so far.
 
@@ -182,6 +310,20 @@ class Grafting(Naive):
         self.sequence.view(task).put(put_together(self.pretrained, pieces))
 
 
+Row = dict[str, str | None]
+
+
+def stored_rows(rows: Sequence[Row], labels: Sequence[str], per_class: int) -> list[Row]:
+    """The first rows of every class, in their order, all of a class that has fewer.
+
+    The rows of a class come in a random order already (data/sampling.py), so these are a random draw.
+    """
+    chosen = []
+    for label in labels:
+        chosen += islice((number for number, row in enumerate(rows) if row["label"] == label), per_class)
+    return [rows[number] for number in sorted(chosen)]
+
+
 class Replay(Naive):
     """Naive, each batch with as many stored rows of earlier tasks on top; their heads train along."""
 
@@ -222,6 +364,43 @@ class Replay(Naive):
         return sum(len(json.dumps(row, ensure_ascii=False).encode()) + 1 for row in rows)
 
 
+class Elastic:
+    """The penalties of all tasks learned so far: `importance` and `centre`, by name, in the weights' shapes."""
+
+    def __init__(self) -> None:
+        self.importance: dict[str, Tensor] = {}
+        self.centre: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, fisher: Tensors, weights: Tensors) -> None:
+        """Add a task: its Fisher information (not negative) and the weights it ended with; both are copied."""
+        for name, added in fisher.items():
+            if name not in self.importance:
+                self.importance[name] = added.detach().clone()
+                self.centre[name] = weights[name].detach().clone()
+                continue
+            self.importance[name] += added
+            share = added / self.importance[name].clamp(min=torch.finfo(added.dtype).tiny)
+            self.centre[name] += share * (weights[name].detach() - self.centre[name])
+
+    @torch.no_grad()
+    def pull(self, leaves: Mapping[str, Tensor], stiffness: float) -> None:
+        """Move each leaf to the minimum of  (theta - leaf)^2 / 2 + stiffness / 2 * F (theta - centre)^2.
+
+        That is the mean of leaf and centre, weighted 1 : stiffness * F, so nothing is carried past its centre.  It is the proximal
+        step of the penalty where `stiffness` is learning rate times strength.
+        """
+        held = {name: leaf for name, leaf in leaves.items() if name in self.importance}
+        for names in grouped(held):
+            share = torch._foreach_mul([self.importance[name] for name in names], stiffness)
+            torch._foreach_div_(share, torch._foreach_add(share, 1.0))
+            torch._foreach_lerp_([held[name] for name in names], [self.centre[name] for name in names], share)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that is kept."""
+        return [*self.importance.values(), *self.centre.values()]
+
+
 class Ewc(Naive):
     """Naive, with elastic weight consolidation of what all tasks share."""
 
@@ -250,14 +429,3 @@ class Ewc(Naive):
 
 
 METHODS: dict[str, type[Naive]] = {"naive": Naive, "grafting": Grafting, "replay": Replay, "ewc": Ewc}
-
-
-def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of live parameters."""
-    return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
-def index_bytes(mask: GraftMask) -> int:
-    """Bytes of a mask's indices in a mask file."""
-    sizes = dict(zip(mask.region.shapes, mask.region.sizes, strict=True))
-    return sum(len(indices) * (4 if sizes[name] < INT32_LIMIT else 8) for name, indices in mask.indices.items())
