@@ -169,8 +169,8 @@ def finetune_settings(**changes: Any) -> FinetuneParams:
     """The `finetune` section, quick on the toy task."""
     settings = {
         "source": "train", "root": ".", "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
-        "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "decay": "all", "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0, "bias_only": False,
-        "train": ["layers"], "head_first_steps": 0, "eval_steps": 0,
+        "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "decay": "all", "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0,
+        "train": ["layers"], "eval_steps": 0,
     }  # fmt: skip
     return FinetuneParams(**{**settings, **changes})
 

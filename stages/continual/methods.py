@@ -57,7 +57,7 @@ from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_torch
 from skill_grafting.settings import FinetuneParams, ModelParams, Params, Section
 from skill_grafting.training.course import Part
-from skill_grafting.training.finetuning import plan_for, steps_for, train_head_first, trained_names
+from skill_grafting.training.finetuning import plan_for, steps_for, trained_names
 from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
@@ -163,7 +163,6 @@ class Naive:
             put(self.trained(task), start)
             with seeded_torch("finetune", task, sequence.seed):
                 sequence.new_head(task)
-                train_head_first(view, examples, sequence.finetune, plan, (task, sequence.seed))
                 trained = self.trained(task)
                 batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
                 hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back, resumes=True)

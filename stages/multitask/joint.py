@@ -108,12 +108,6 @@ def _train_point(
 ) -> Training:
     first = shared.first.groups()
     groups = {name: first.get(name, HEAD) for name in shared.parameters()}
-    if how.finetune.head_first_steps:
-        heads = shared.train_only({name for name, group in groups.items() if group == HEAD})
-        steps = round(how.finetune.head_first_steps * how.factor)
-        ahead = plan_for(how.finetune, plan.batch_size, plan.learning_rate, steps)
-        batches = mixed_batches(shared, encoded["train"], plan.batch_size, "head_first", how.seed)
-        train(batches, heads, ahead, Hooks(resumes=True))
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
     hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step, resumes=True)

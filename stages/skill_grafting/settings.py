@@ -85,9 +85,7 @@ class FinetuneParams(Section):
     clip_norm: Weight
     dropout: Part | None
     l1: Weight
-    bias_only: bool
     train: list[Group]
-    head_first_steps: Count
     eval_steps: Count
 
 

@@ -25,7 +25,7 @@ from stages.workflow.core.stage import stage
 def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
-    settings, how = params.surgery.training, params.surgery.score
+    settings, how = params.surgery.training.over(params.finetune), params.surgery.score
     steps, layers = cell.steps(settings), layers_of(read_anatomy(paths.PRETRAINED))
     due = looks(steps, params.robustness.every)
     rows: list[dict[str, Any]] = []
@@ -37,7 +37,8 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
     title = f"robustness {task}-{seed}"
     with progress(title, steps, "step") as bar:
         train_again(cell, settings, watching(due, cell.rows, layers, score, rows, bar.update))
-    record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": settings.learning_rate, "rows": rows}
+    rate = params.surgery.training.learning_rate
+    record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": rate, "rows": rows}
     write_sealed(paths.stage_record("robustness", (), task, seed), record)
     first, last = rows[0]["dev_accuracy"], rows[-1]["dev_accuracy"]
     return f"{title}: {len(rows)} looks, dev accuracy {first:.3f} to {last:.3f}"
@@ -93,7 +94,7 @@ def looks(steps: int, every: int) -> set[int]:
 @stage
 def main(seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
-    params = load_params("tasks", *MODEL, "surgery.score", "surgery.training", "robustness.tasks", "robustness.every")
+    params = load_params("tasks", *MODEL, "finetune", "surgery.score", "surgery.training", "robustness")
     make_folders(paths.stage_dir("robustness", (), seed))
     machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.settings import Count, Optimizer, Part, Positive, Rate, Schedule, Section, Share, Tasks, Weight
+from skill_grafting.settings import Count, FinetuneParams, Part, Positive, Rate, Section, Share, Tasks
 from stages.surgical.selections import parse
 from stages.workflow.core.rules import Choice, Values, is_on, not_among
 
@@ -34,29 +34,27 @@ class ChosenScore(Section):
     examples: Positive
 
 
+class WarmedUp(FinetuneParams):
+    """The section `finetune` with a warm-up."""
+
+    warmup_steps: Count
+
+
 class LayerTraining(Section):
+    """What differs from the section `finetune`."""
+
     also: list[Literal["embeddings", "pooler", "lm_head"]]
-    optimizer: Optimizer
     learning_rate: Rate
-    schedule: Schedule
     warmup_steps: Count
     batch_size: Positive
-    steps_per_example: float = Field(gt=0)
-    cap_k: Positive
     max_steps: Positive | None
-    momentum: Part
-    weight_decay: Part
-    clip_norm: Weight
-    dropout: Part | None
-    l1: Weight
-    head_first_steps: Count
-    eval_steps: Count
 
-    # so that it can stand for the section `finetune`: whole layers, and a grid of one point
-    bias_only = property(lambda self: False)
-    train = property(lambda self: ["layers", *self.also])
-    learning_rates = property(lambda self: [self.learning_rate])
-    batch_sizes = property(lambda self: [self.batch_size])
+    def over(self, finetune: FinetuneParams) -> WarmedUp:
+        """The section `finetune` as Lodha et al. train: whole layers, AdamW, one point for a grid."""
+        grid = {"learning_rates": [self.learning_rate], "batch_sizes": [self.batch_size]}
+        steps = {"warmup_steps": self.warmup_steps, "max_steps": self.max_steps}
+        published = {"optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01}
+        return WarmedUp(**{**finetune.model_dump(), **grid, **steps, **published, "train": ["layers", *self.also]})
 
 
 class SurgeryParams(Section):

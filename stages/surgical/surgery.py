@@ -21,7 +21,7 @@ from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
-from stages.surgical.settings import LayerTraining, SurgeryParams
+from stages.surgical.settings import SurgeryParams, WarmedUp
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training
 from stages.workflow.core.evaluation.study_cell import write_record
@@ -32,7 +32,7 @@ from stages.workflow.core.stored import read_test_sets
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
     """Fine-tune and measure every set of layers that a selection stands for; returns a line for the log."""
-    anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training
+    anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training.over(params.finetune)
     cell = open_training(task, seed, params.model, machine)
     tests = {task: read_test_sets(task, seed)[task][: params.surgery.test_max or None]}
     title = f"surgery {selection} {task}-{seed}"
@@ -42,7 +42,7 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
     predictions: Predictions | None = None
     with progress(title, len(sets) * cell.steps(training), "step") as bar:
         for name, layers in zip(names, sets, strict=True):
-            mask = mask_of(anatomy, layers, training.also)
+            mask = mask_of(anatomy, layers, params.surgery.training.also)
             done = train_layers(cell, training, mask, bar.update)
             evaluation = Evaluation(done.model, tests, variants=1)
             with evaluation.progress(name):
@@ -96,7 +96,7 @@ def whole_layers(region: Region, layers: Sequence[int], besides: Sequence[str] =
 
 
 def train_layers(
-    cell: TrainingCell, training: LayerTraining, mask: GraftMask, on_step: Callable[[], object] = lambda: None
+    cell: TrainingCell, training: WarmedUp, mask: GraftMask, on_step: Callable[[], object] = lambda: None
 ) -> Finetuned:
     """Fine-tune the mask's values and a new head; the pretrained model where there is neither."""
     if mask.selected or read_anatomy(cell.pretrained).names([HEAD]):
@@ -109,7 +109,7 @@ def trained_size(anatomy: ModelSpec, mask: GraftMask) -> int:
     return mask.selected + (anatomy.region([HEAD]).size if anatomy.names([HEAD]) else 0)
 
 
-def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float:
+def peak_learning_rate(training: WarmedUp, record: dict[str, Any]) -> float:
     """The highest learning rate that training got to, 0 where nothing was trained."""
     if not record["curve"]:
         return 0.0
@@ -121,7 +121,7 @@ def peak_learning_rate(training: LayerTraining, record: dict[str, Any]) -> float
 def main(selection: str, seed: int) -> None:
     """Train the selected layers from the pretrained model, and measure."""
     params = load_params(
-        "tasks", *MODEL, "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
+        "tasks", *MODEL, "finetune", "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
         "surgery.training",
     )  # fmt: skip
     make_folders(paths.stage_dir("surgery", (selection,), seed))

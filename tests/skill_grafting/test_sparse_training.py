@@ -12,6 +12,7 @@ from torch import Tensor
 from skill_grafting.data.batching import shuffled
 from skill_grafting.errors import ModelError
 from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.models.anatomy import HEAD
 from skill_grafting.training import course, finetuning, training
 from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import at_point, finetune, trained_names
@@ -29,11 +30,13 @@ def some(region, k: int = 300) -> GraftMask:
     return random_mask(region, k, 2)
 
 
-def run(cell, plan: TrainPlan, only: GraftMask | None = None, **more) -> tuple[dict, dict]:
-    """Every parameter before and after training; dropout is on, and the same in every run."""
+def run(
+    cell, plan: TrainPlan, only: GraftMask | None = None, names: set[str] | None = None, **more
+) -> tuple[dict, dict]:
+    """Every parameter before and after training, of these names; dropout is on, and the same in every run."""
     model = fresh(cell)
     before = values_of(model)
-    trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
+    trained = model.train_only(names or trained_names(model.groups(), finetune_settings(), only))
     with torch.random.fork_rng():
         torch.manual_seed(3)
         train(batches(model, cell, plan), trained, plan, Hooks(**more), only)
@@ -172,33 +175,22 @@ def finetuned(cell, only: GraftMask | None = None, **changes) -> dict[str, Tenso
     return values_of(finetune(cell.to_train(), settings, only=only).model)
 
 
-BIAS_PLANS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adamw", "weight_decay": 0.1, "l1": 0.01}]
-
-
-@pytest.mark.parametrize("changes", BIAS_PLANS)
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, changes):
+def test_bitfit_is_training_the_mask_of_all_biases_bit_for_bit(make_cell, mode, plan):
     cell = make_cell(mode)
     biases = {name: torch.arange(shape[0]) for name, shape in cell.region.shapes.items() if name.endswith(".bias")}
-    bitfit = finetuned(cell, bias_only=True, **changes)
-    assert same(bitfit, finetuned(cell, GraftMask(cell.region, biases), **changes))
-    assert not same(bitfit, finetuned(cell, **changes)), "control"
+    bitfit = run(cell, plan, names={*biases, *cell.anatomy.names([HEAD])})[1]
+    assert same(bitfit, run(cell, plan, GraftMask(cell.region, biases))[1])
+    assert not same(bitfit, run(cell, plan)[1]), "control"
 
 
-@pytest.mark.parametrize(
-    ("more", "changes", "said"),
-    [
-        ({}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
-        ({"score.weight": "head"}, {"bias_only": True}, "[layers] holds no biases (finetune.bias_only)"),
-        ({}, {"train": ["pooler"]}, "[pooler] holds no parameters"),
-        ({}, {"train": []}, "[] holds no parameters"),
-    ],
-)
-def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, more, changes, said):
-    groups = make_cell("autoregressive").anatomy.groups | more
-    line = f"finetune.train: {said} of this model, which has embeddings, layers, lm_head"
+@pytest.mark.parametrize(("train", "said"), [(["pooler"], "[pooler]"), ([], "[]")])
+def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, train, said):
+    groups = make_cell("autoregressive").anatomy.groups
+    line = f"finetune.train: {said} are no parameters of this model, which has embeddings, layers, lm_head"
     with pytest.raises(ModelError, match=re.escape(line)):
-        trained_names(groups, finetune_settings(**changes))
+        trained_names(groups, finetune_settings(train=train))
     head = {"score.weight": "head"}
     assert trained_names(head, finetune_settings(train=[])) == {*head}, "control: a new head can be trained alone"
 
@@ -220,9 +212,8 @@ def test_retraining_starts_where_finetuning_started_new_head_included(make_cell,
     assert all(torch.equal(starts[0][name], values) for name, values in cell.pretrained().items())
 
 
-@pytest.mark.parametrize("changes", [{"train": ["layers", "embeddings", "lm_head"]}, {"bias_only": True}])
-def test_with_a_mask_it_is_the_mask_that_says_what_moves(make_cell, changes):
-    cell = make_cell("prompt")
+def test_with_a_mask_it_is_the_mask_that_says_what_moves(make_cell):
+    cell, changes = make_cell("prompt"), {"train": ["layers", "embeddings", "lm_head"]}
     mask = some(cell.region)
     assert same(finetuned(cell, mask, **changes), finetuned(cell, mask))
     assert not same(finetuned(cell, **changes), finetuned(cell)), "control: without one the settings say so"

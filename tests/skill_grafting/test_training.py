@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from itertools import chain
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +15,7 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, loss_gradient
 from skill_grafting.runtime import seeded_torch
-from skill_grafting.training import course, finetuning
+from skill_grafting.training import course
 from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from skill_grafting.training.grid import Trained, search
@@ -228,18 +227,3 @@ def test_steps_are_sixteen_for_each_example_up_to_the_caps_and_never_none():
     assert steps_for(finetune_settings(max_steps=300), 2, 128) == 300
     assert steps_for(finetune_settings(max_steps=None, steps_per_example=0.001), 2, 128) == 1
     assert len(grid_of(finetune_settings(batch_sizes=[2, 4], learning_rates=[1, 2, 3]))) == 6
-
-
-def test_head_first_steps_train_the_head_alone_before_the_rest(make_cell, monkeypatch):
-    calls = []
-
-    def watched(batches: Batches, trained: dict[str, Tensor], plan: TrainPlan, *more: object) -> Training:
-        first = next(batches)
-        model, before = first[0][0], values_of(first[0][0])
-        done = train(chain([first], batches), trained, plan, *more)
-        calls.append((plan.steps, {model.groups()[name] for name in moved(before, values_of(model))}))
-        return done
-
-    monkeypatch.setattr(finetuning, "train", watched)
-    finetuned(make_cell("standard"), head_first_steps=7, max_steps=5)
-    assert calls == [(7, {"head"}), (5, {"head", "layers"})]

@@ -138,12 +138,6 @@ def test_the_grid_is_judged_by_the_mean_over_tasks_and_what_diverges_is_passed_o
     assert joint.mean_dev_score(SimpleNamespace(views=two), two) == (0.75, -2.0)
 
 
-def test_a_head_trained_first_leaves_the_backbone_for_later(make_cell):
-    folder = make_cell("standard").pretrained_folder
-    plain, ahead = (train(folder, "standard", max_steps=2, head_first_steps=steps)[0] for steps in (0, 5))
-    assert not pico.same(pico.values_of(plain), pico.values_of(ahead))
-
-
 # --- The folder ------------------------------------------------------------------------------------------------
 
 

@@ -387,8 +387,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"data.k": True}, "data.k: true is not allowed: should be a whole number"),
     ({"finetune.max_steps": "none"}, "finetune.max_steps: 'none' is not allowed: should be a whole number or null"),
     ({"finetune.dropout": 1.0}, "finetune.dropout: 1.0 is not allowed: should be less than 1 or null"),
-    ({"finetune.bias_only": "yes"}, "finetune.bias_only: 'yes' is not allowed: should be true or false"),
-    ({"finetune.bias_only": 1}, "finetune.bias_only: 1 is not allowed: should be true or false"),
+    ({"runtime.gradient_checkpointing": "yes"}, "runtime.gradient_checkpointing: 'yes' is not allowed: should be true or false"),
+    ({"runtime.gradient_checkpointing": 1}, "runtime.gradient_checkpointing: 1 is not allowed: should be true or false"),
     # text and choices
     ({"finetune.optimizer": "sdg"}, "finetune.optimizer: 'sdg' is not allowed: should be 'sgd' or 'adamw' (did you mean 'sgd'?)"),
     ({"finetune.optimizer": None}, "finetune.optimizer: null is not allowed: should be 'sgd' or 'adamw'"),

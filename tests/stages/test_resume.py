@@ -77,7 +77,7 @@ def learn_in_turn(after_main: Any) -> Outcome:
 
 
 def join(cell: Any) -> Outcome:
-    changes = {**HARD, "head_first_steps": 3, "max_steps": 6}
+    changes = {**HARD, "max_steps": 6}
     shared, record = test_joint.train(cell.pretrained_folder, "standard", **changes)
     return {name: weight.detach().clone() for name, weight in shared.parameters().items()}, record
 
@@ -88,7 +88,7 @@ def some(cell: Any) -> GraftMask:
 
 
 RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
-    "momentum": lambda make, _: tune(make("standard"), head_first_steps=3, **{**MOMENTUM, "learning_rates": [0.05]}),
+    "momentum": lambda make, _: tune(make("standard"), **{**MOMENTUM, "learning_rates": [0.05]}),
     "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
     "mask": lambda make, _: learn(make("prompt")),
     "joint": lambda make, _: join(make("standard")),

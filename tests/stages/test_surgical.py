@@ -30,7 +30,7 @@ from skill_grafting.training.training import TrainPlan
 from stages.surgical import fim, robustness, surgery
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
 from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
-from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
+from stages.surgical.settings import ChosenScore, FimScores, LayerTraining, WarmedUp
 from stages.surgical.surgery import whole_layers
 from stages.workflow.core import paths
 from tests.pico import (
@@ -52,16 +52,12 @@ ROWS = {"train": toy_rows(24, 1), "dev": toy_rows(16, 2), "test": toy_rows(40, 3
 
 def params(**changes: Any) -> SimpleNamespace:
     """All settings of the pipeline's stages; `changes` are of the training."""
-    plain = finetune_settings(dropout=0.2).model_dump()
-    own = {
-        "also": [], "optimizer": "adamw", "learning_rate": 3e-3, "schedule": "linear", "warmup_steps": 2,
-        "batch_size": 8, "max_steps": 12, "weight_decay": 0.01, **changes,
-    }  # fmt: skip
-    training = {**{name: plain[name] for name in LayerTraining.model_fields if name in plain}, **own}
+    training = {"also": [], "learning_rate": 3e-3, "warmup_steps": 2, "batch_size": 8, "max_steps": 12, **changes}
     score = ChosenScore(target="empirical", aggregation="sum_fro", examples=6)
     operation = {"tasks": ["toy"], "test_max": 0, "draws": 3, "training": LayerTraining(**training), "score": score}
     return SimpleNamespace(
         model=model_settings("standard"),
+        finetune=finetune_settings(dropout=0.2),
         fim=SimpleNamespace(tasks=["toy"], scores=FimScores(targets=TARGETS, examples=[6, 3, 100, 200], heads=2)),
         surgery=SimpleNamespace(**operation),
         robustness=SimpleNamespace(tasks=["toy"], every=5),
@@ -270,9 +266,15 @@ def test_matthews_correlation():
         assert found[FINETUNED]["score"] == mcc(logits, true)
 
 
+def trained_by(**changes: Any) -> WarmedUp:
+    """How layers are trained."""
+    settings = params(**changes)
+    return settings.surgery.training.over(settings.finetune)
+
+
 def trained(layers: tuple[int, ...], also: tuple[str, ...] = (), **changes: Any) -> dict[str, Tensor]:
     """Every parameter after training these layers alone, on a cell."""
-    training, anatomy = params(also=[*also], **changes).surgery.training, read_anatomy(paths.PRETRAINED)
+    training, anatomy = trained_by(also=[*also], **changes), read_anatomy(paths.PRETRAINED)
     mask = surgery.mask_of(anatomy, layers, [*also])
     return values_of(surgery.train_layers(training_cell(), training, mask).model)
 
@@ -283,19 +285,15 @@ def before(anatomy: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("layers", [(1,), (10,), (11,), (1, 10)])
 def test_one_step_moves_exactly_the_selected_layers(cell, layers):
-    after = trained(layers, max_steps=1, warmup_steps=0, weight_decay=0.1)
+    after = trained(layers, max_steps=1, warmup_steps=0)
     moved = {name for name, values in before(cell.anatomy).items() if not torch.equal(values, after[name])}
     selected = {name for layer in layers for name in cell.layers[layer]}
     assert moved <= selected and {name.split(".")[3] for name in moved} == {str(layer) for layer in layers}
     assert len(moved) > 0.9 * len(selected)
 
 
-def test_steps_of_the_head_alone_may_be_fewer_than_those_of_the_warm_up(cell):
-    assert not same(trained((1,), head_first_steps=1), trained((1,)))
-
-
 def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
-    ordinary = values_of(finetune(training_cell(), params(also=["embeddings"]).surgery.training).model)
+    ordinary = values_of(finetune(training_cell(), trained_by(also=["embeddings"])).model)
     everything, nothing = trained(tuple(range(LAYERS_12)), ("embeddings",)), trained(())
     assert same(ordinary, everything)
     assert all(torch.equal(values, nothing[name]) for name, values in before(cell.anatomy).items())
@@ -304,7 +302,7 @@ def test_all_layers_are_training_as_ever_and_none_trains_the_head_alone(cell):
 
 
 def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
-    anatomy, training = import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED), params().surgery.training
+    anatomy, training = import_model(pico_bert, model_settings("prompt"), paths.PRETRAINED), trained_by()
     mask = surgery.mask_of(anatomy, (), [])
     done = surgery.train_layers(training_cell("prompt"), training, mask)
     after, start = values_of(done.model), read_tensors(paths.PRETRAINED, anatomy.names([LAYERS]))
@@ -347,7 +345,7 @@ def test_watching_changes_nothing_and_sees_the_layers_move(cell):
     def score(model: LabelModel, examples: list) -> list[float]:
         return scores_by_count(model, examples, [4], cell.layers, "empirical")[4]["sum_fro"]
 
-    settings, rows = params().surgery.training, []
+    settings, rows = trained_by(), []
     unwatched = finetune(training_cell(), settings).model
     watched = train_again(training_cell(), settings, robustness.watching({5, 12}, ROWS, cell.layers, score, rows))
     after = values_of(watched)

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..data.encoding import Example
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
@@ -63,21 +62,18 @@ def steps_for(settings: FinetuneParams, n_labels: int, n_examples: int) -> int:
 
 
 def trained_names(groups: dict[str, str], settings: FinetuneParams, only: GraftMask | None = None) -> set[str]:
-    """Names of the parameters to train by `finetune.train` and `finetune.bias_only`; a new head is always trained.
+    """Names of the parameters to train by `finetune.train`; a new head is always trained.
 
     With a mask, those that it selects from.  Raises ModelError if the model has none of those named.
     """
     head = {name for name, group in groups.items() if group == HEAD}
     chosen = {name for name, group in groups.items() if group in settings.train}
-    if settings.bias_only:
-        chosen = {name for name in chosen if name.rpartition(".")[2] == "bias"}
     if only is not None:
         chosen = {*only.indices}
     elif not chosen and (settings.train or not head):
-        kind = "biases (finetune.bias_only)" if settings.bias_only else "parameters"
         known = ", ".join(sorted({*groups.values()} - {HEAD}))
         raise ModelError(
-            f"finetune.train: [{', '.join(settings.train)}] holds no {kind} of this model, which has {known}"
+            f"finetune.train: [{', '.join(settings.train)}] are no parameters of this model, which has {known}"
         )
     return chosen | head
 
@@ -160,24 +156,11 @@ def train_point(
         model = cell.load(settings.dropout)
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
         groups, on_step = model.groups(), watch(model)
-        train_head_first(model, encoded["train"], settings, plan, words)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = replace(hooks, dev_score=lambda: dev_score(model, encoded["dev"]), on_step=on_step)
         training = train(batches, weights, plan, hooks, only)
     return model, training
-
-
-def train_head_first(
-    model: LabelModel, examples: list[Example], settings: FinetuneParams, plan: TrainPlan, words: tuple[str, int]
-) -> None:
-    """The steps of `finetune.head_first_steps`, on a new head alone; `words` are the task and the seed."""
-    if settings.head_first_steps:
-        # the warm-up belongs to the steps that follow
-        first = replace(plan, steps=settings.head_first_steps, warmup_steps=0)
-        head = {name for name, group in model.groups().items() if group == HEAD}
-        batches = batches_of(model, examples, plan.batch_size, numpy_generator("head_first", *words))
-        train(batches, model.train_only(head), first, Hooks(resumes=True))
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
