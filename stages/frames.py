@@ -41,8 +41,7 @@ CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histog
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 GENERATIVE = "generative"
-MASK_COLUMNS = [*CELL, "localizer", "kept", "selected", "graftable", "model_parameters", "head_parameters"]
-MOVEMENT = "movement"
+MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters"]
 # as in the paper's tables
 SHORT = {
     PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
@@ -227,7 +226,7 @@ def _kinds(tasks: pd.DataFrame) -> pd.Series:
 
 
 def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
-    """Adds names, the mask that was kept, and how far each score is above the better baseline of its cell.
+    """Adds names, the localizer, and how far each score is above the better baseline of its cell.
 
     The baselines are the pretrained model with the fine-tuned one's head, and always the same label.
     """
@@ -235,8 +234,8 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
     scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
-    chosen = masks[[*CELL, "localizer"]].assign(kept=masks.kept.astype(object).fillna(masks.localizer))
-    return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(chosen, on=CELL)
+    found_by = masks[[*CELL, "localizer"]]
+    return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 
 
 def _score_of(variant: str, scores: pd.DataFrame, cell: list[str], name: str) -> pd.DataFrame:
@@ -328,7 +327,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
     macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
-    gains, fell_back_to_movement = scores[scores.variant == GRAFTED].gain, masks[masks.kept == MOVEMENT]
+    gains = scores[scores.variant == GRAFTED].gain
     less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
     missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
@@ -341,13 +340,20 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "without": missing,
         "left_out": f"; without {missing}" if missing else "",
-        "fell_back_to_movement": ", ".join(f"{row.task}-{row.seed}" for row in fell_back_to_movement.itertuples()),
+        "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "with_head": ", and a trained head of {:,.0f},".format(*heads)
         if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
         else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }
+
+
+def _movement_ahead(scores: pd.DataFrame) -> str:
+    """For how many tasks, and which, the movement graft keeps more of the fine-tuned score than the graft; empty for none."""
+    means = scores.groupby(["task", "variant"], sort=False).retained.mean().unstack()
+    ahead = means.index[means[MOVEMENT_GRAFTED] > means[GRAFTED]]
+    return f"{len(ahead)} of {counts(task=len(means))} ({', '.join(ahead)})" if len(ahead) else ""
 
 
 def _extent(shares: pd.Series) -> str:

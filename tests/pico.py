@@ -184,13 +184,13 @@ def localizer_settings(name: str, **changes: Any) -> Section:
     """The section of one localizer, quick on the toy task; changes of settings that it hasn't got are passed over."""
     learning = {
         "base_share": 0.1, "offset": 10.0, "l1": 0.0, "steps": 10, "rate_kind": "relative", "learning_rate": 1.0,
-        "batch_size": 128, "select": "last", "eval_steps": 2, "fallback": False,
+        "batch_size": 128, "select": "last", "eval_steps": 2,
     }  # fmt: skip
     path = {"path_points": [0.0, 0.5], "sign": "signed"}
     talos = {"examples": 12, "mode": "sampled", "draws": 1, "score": "fisher", "rounds": 3, "attenuation": 0.1}
     plain = {
         "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3}, "stitch_exact": {**learning, "base_share": 1.0, "l1": 0.1},
-        "attribution": path, "attribution_learned": {**learning, **path}, "grown": {"rounds": 2, "enough": None},
+        "attribution": path, "attribution_learned": {**learning, **path}, "grown": {"rounds": 2},
         "doubling": {"start": 5},
         "stable": {"draws": 4, "batch_size": 16, "path_point": 0.1},
         "fish": {"examples": 12}, "talos": talos,

@@ -9,7 +9,7 @@ from itertools import permutations, product
 
 import pandas as pd
 
-from skill_grafting.grafting.mask_indices import read_header, read_indices
+from skill_grafting.grafting.mask_indices import read_indices
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.gain import gained, relative_gain
 from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
@@ -21,10 +21,8 @@ from stages.workflow.core import paths
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
-MOVEMENT = "movement"
 MATRIX = ["paradigm", "localizer", "sparsity"]
 LEVELS = ["paradigm", "seed", "task", "n", "pretrained", "single", "joint", "gained"]
-REGIONS = [*MATRIX, "seed", "task", "kept"]
 GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "similar", "n", "selected", "accuracy", "gain"]
 OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "similar", "overlap", "chance"]
 
@@ -38,9 +36,8 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name; an undefined relative gain is NaN.
 
     gain: `inside` where the target is one of the source's tasks, `similar` where a group has both (of single regions only).
-    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.  regions: `kept`, which mask dev chose,
-    learned | movement.  Raises DataError that names each missing file with the `dvc repro` that makes it, or a
-    damaged one; MaskError for a damaged mask.
+    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a damaged one; MaskError for a damaged mask.
     """
     settings, paradigms = params.multitask, params.joint.paradigms
     sizes = [str(sparsity) for sparsity in params.skill.sparsities]
@@ -63,7 +60,6 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "level": levels,
         "gain": gains.assign(gain=gains.gain.astype(float)),
         "overlap": frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
-        "regions": frame_of(_region_rows(skill), REGIONS),
         "groups": frame_of(
             ({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]
         ),
@@ -95,11 +91,6 @@ def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell
             "similar": row["kind"] == SINGLE and are_similar(params.multitask.groups, row["source"], task),
             "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
         }
-
-
-def _region_rows(masks: Records) -> Iterator[Row]:
-    for cell in masks.cells:
-        yield {**cell, "sparsity": float(cell["sparsity"]), "kept": read_header(masks.file(cell)).get("kept")}
 
 
 def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
@@ -142,7 +133,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
         "similarity": similar,
-        "facts": _facts(frames["groups"], frames["regions"], levels).assign(**_results(effects, pairs, similar)),
+        "facts": _facts(frames["groups"], levels).assign(**_results(effects, pairs, similar)),
     }
 
 
@@ -251,21 +242,15 @@ def _results(effects: pd.DataFrame, pairs: pd.DataFrame, similar: pd.DataFrame) 
     }
 
 
-def _facts(groups: pd.DataFrame, regions: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
-    """Groups of similar tasks, test rows by task, joint models, and regions for which movement was the better choice."""
+def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
+    """Groups of similar tasks, test rows by task, and joint models."""
     similar = [
         f"similar, as the group {name} has them: {', '.join(own.task)}"
         for name, own in groups.groupby("group", sort=False)
     ]
-    way = regions[regions.kept == MOVEMENT]
-    cells = ", ".join(f"{row.task}-{row.seed}" for row in way.itertuples())
-    fell_back = (
-        f"regions of the joint model's largest movement, which agreed more on dev than the learned one: {len(way)} of"
-    )
     return pd.DataFrame([{
         "similar": "; ".join(similar),
         "rows": ", ".join(f"{task} {n}" for task, n in levels.groupby("task", sort=False).n.min().items()),
         "names": ", ".join(dict.fromkeys(levels.task)),
         "models": len(levels[["paradigm", "seed"]].drop_duplicates()),
-        "fell_back_to_movement": f"{fell_back} {regions.kept.notna().sum()} ({cells})" if len(way) else "",
     }])  # fmt: skip

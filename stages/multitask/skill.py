@@ -5,7 +5,7 @@ from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.registry import Budget, FoundMask, find_mask, localizer_of
-from skill_grafting.models.evidence import with_dev
+from skill_grafting.models.evidence import with_scores
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
@@ -55,7 +55,7 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:
     evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
-    return with_dev(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))
+    return with_scores(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))
 
 
 @stage

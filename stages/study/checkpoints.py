@@ -15,7 +15,8 @@ from torch import Tensor
 
 from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft
-from skill_grafting.localizers.registry import Budget, FoundMask, find_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.localizers.registry import Budget, find_mask
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.evaluation import Evaluation
@@ -123,7 +124,7 @@ def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
 
 def regions_at(
     step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
-) -> dict[float, FoundMask]:
+) -> dict[float, GraftMask]:
     """Sparsity -> the region learned at a checkpoint, for its own predictions on the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
     cell.model.put(at)  # for its head; localizers overwrite the region
@@ -135,16 +136,15 @@ def regions_at(
     for sparsity in params.trajectory.checkpoints.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")
         evidence = evidence_of(then, "learned", rows, cell.rows("dev"))
-        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget)
+        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget).mask
     return found
 
 
-def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, FoundMask]) -> None:
+def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:
     """Predict the graft of every checkpoint in every region, each under the checkpoint's own head."""
     before = {name: values.cpu() for name, values in cell.pretrained.items()}
-    for sparsity, found in masks.items():
-        facts = {"selected": found.mask.selected, "kept": found.record.get("kept")}
+    for sparsity, mask in masks.items():
         for step, values in seen.kept.items():
-            cell.model.put({**values, **graft(before, values, found.mask)})
+            cell.model.put({**values, **graft(before, values, mask)})
             seen.predict(GRAFTED, step=step, sparsity=sparsity)
-            seen.axes[f"{GRAFTED}_{step}_{sparsity}"] |= facts
+            seen.axes[f"{GRAFTED}_{step}_{sparsity}"]["selected"] = mask.selected

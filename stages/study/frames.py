@@ -34,7 +34,7 @@ SCORE_COLUMNS = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gai
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
 ]  # fmt: skip
-TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm", "kept"]
+TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
 # of a record as a whole
 SIZES = ("selected", "graftable", "model_parameters", "trained")
 MASK_FRAMES = {
@@ -42,12 +42,11 @@ MASK_FRAMES = {
     "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
     "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
-    "cost": [*AXES["sweep"], "gradient_examples", "kept"],
+    "cost": [*AXES["sweep"], "gradient_examples"],
 }
-LEARNED, MOVEMENT, FISH, BIAS = "learned", "movement", "fish", "bias"
+LEARNED, FISH, BIAS = "learned", "fish", "bias"
 # the order of localizers; figures of a single localizer take the first
-ORDER = (LEARNED, "attribution", "grown", "stitch", MOVEMENT, FISH, "magnitude", BIAS, "random")
-EITHER = "learned or movement"
+ORDER = (LEARNED, "attribution", "grown", "stitch", "movement", FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
 PLACE = [*CELL, "test_set"]
@@ -216,8 +215,6 @@ def derive(frames: Frames) -> Frames:
     least = float(frames["run"].least_gain.iloc[0])
     for stage in ("anchor", "paradigm"):
         frames[stage] = frames[stage].assign(gained=_above_baselines(frames["anchor"], frames[stage]))
-    for stage in ("paradigm", "trajectory"):
-        frames[stage] = frames[stage].assign(own=frames[stage].kept != MOVEMENT)
     frames |= {
         "grafts": grafts(frames), "models": models(frames), "pruned": _pruned(frames), "gaps": gaps(frames),
         "bound": bounds(frames), "saturation": saturation(frames, least), "fish": fish_overlaps(frames),
@@ -225,7 +222,6 @@ def derive(frames: Frames) -> Frames:
         "course": _course(frames["trajectory"]), "ways": _ways(frames["paradigm"]),
     }  # fmt: skip
     frames |= {
-        "cost": frames["cost"].assign(mask=_mask_names(frames, frames["cost"])),
         "paper": _published(frames), "shares": _shares(frames["places"]), "curves": _curves(frames),
         "tradeoff": _tradeoff(frames), "facts": pd.DataFrame([_facts(frames, least)]),
     }  # fmt: skip
@@ -301,10 +297,8 @@ def grafts(frames: Frames) -> pd.DataFrame:
     counts = rows.groupby(["localizer", "sparsity"]).selected.mean()
     learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
-        mask=_mask_names(frames, rows),
         labels=label_kinds(rows.task.map(frames["tasks"].set_index("task").labels)),
         less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
-        own=(rows.localizer != LEARNED) | _is_own(frames, rows),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
         smallest=rows.sparsity == min(common, default=None),
         largest=rows.sparsity == max(common, default=None),
@@ -382,16 +376,13 @@ def _published(frames: Frames) -> pd.DataFrame:
 def _pruned(frames: Frames) -> pd.DataFrame:
     """Models with all but a region set to 0, beside the smallest learned graft of the same cell."""
     own = _tested(frames["sweep"], localizer=LEARNED, sparsity=_smallest(frames), variant=GRAFTED)
-    own = own[_is_own(frames, own)]
     return _tested(frames["anchor"], variant=PRUNED).join(own.set_index(CELL).score.rename("graft"), on=CELL)
 
 
 def gaps(frames: Frames) -> pd.DataFrame:
     """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
     anchor, readout = frames["anchor"], frames["readout"]
-    regions = readout[
-        (readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"]) & _is_own(frames, readout)
-    ]
+    regions = readout[(readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"])]
     rows = pd.concat([anchor[anchor.variant.isin([*ENDS])].assign(readout=lambda part: part.variant), regions])
     means = rows.groupby(["readout", *CELL, "where"], sort=False).accuracy.mean().unstack()
     means = means.reindex(columns=["id", "train"])
@@ -408,7 +399,7 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
     rows = _tested(frames["trajectory"]).join(start, on=CELL)
     rows = rows.assign(gain=rows.score - rows.start)
     last, steps = rows.groupby(CELL)["step"].max(), {}
-    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max()) & rows.own
+    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max())
     for name, part in {"graft": rows[largest], "model": rows[rows.variant == "checkpoint"]}.items():
         best = part.groupby(CELL)["gain"].transform("max")
         enough = part[gained(0.0, best, least) & (part.gain >= SATURATED * best - ROUNDING)]
@@ -416,29 +407,11 @@ def saturation(frames: Frames, least: float) -> pd.DataFrame:
     return pd.DataFrame(steps).dropna().rename_axis(CELL).reset_index()
 
 
-def _fell_back_to_movement(cost: pd.DataFrame) -> pd.DataFrame:
-    """task, seed and sparsity of the learned grafts for which dev kept the movement mask."""
-    kept = cost.get("kept", pd.Series(index=cost.index, dtype=object))
-    return cost.loc[(cost.localizer == LEARNED) & (kept == MOVEMENT), [*CELL, "sparsity"]]
-
-
-def _is_own(frames: Frames, rows: pd.DataFrame, task: str = "task") -> pd.Series:
-    """False for what is about a learned mask that is the movement mask of its size: claims about learned regions leave it out."""
-    gone = _fell_back_to_movement(frames["cost"])
-    return ~pd.MultiIndex.from_frame(rows[[task, "seed", "sparsity"]]).isin(gone.set_index([*CELL, "sparsity"]).index)
-
-
-def _mask_names(frames: Frames, rows: pd.DataFrame) -> pd.Series:
-    """The localizer of each row, or that it may be either where dev kept the movement mask in some cell of its size."""
-    either = (rows.localizer == LEARNED) & rows.sparsity.isin(_fell_back_to_movement(frames["cost"]).sparsity)
-    return rows.localizer.mask(either, EITHER)
-
-
 def fish_overlaps(frames: Frames) -> pd.DataFrame:
     """Overlap of learned regions and FISH masks; `end` marks outer sizes."""
     rows = frames["localizer_overlap"]
     rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
-    rows = rows[_is_own(frames, rows)].sort_values("sparsity", kind="stable")
+    rows = rows.sort_values("sparsity", kind="stable")
     outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
     return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
 
@@ -446,7 +419,6 @@ def fish_overlaps(frames: Frames) -> pd.DataFrame:
 def region_overlaps(frames: Frames) -> pd.DataFrame:
     """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both; undefined for one seed)."""
     among, between = (frames[f"{axis}_overlap"].query("localizer == @LEARNED") for axis in ("seed", "task"))
-    between = between[_is_own(frames, between, "first") & _is_own(frames, between, "second")]
     own = among.groupby(["sparsity", "task"]).overlap.mean()
     sides = [between.join(own.rename("own"), on=["sparsity", side]).own for side in ("first", "second")]
     return between.assign(own=(sides[0] + sides[1]) / 2)
@@ -461,7 +433,6 @@ def places(frames: Frames) -> pd.DataFrame:
     frame = frames["composition"]
     frame = frame[frame.localizer == leading(frame.localizer)]
     frame = frame[frame.sparsity == nearest(frame.sparsity)]
-    frame = frame[(frame.localizer != LEARNED) | _is_own(frames, frame)]
     layers = frame[frame.layer != OUTSIDE]
     count = layers.layer.max()
     middle = (2 * layers.layer - 1 - count).abs() < count / 3
@@ -592,9 +563,7 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
     return texts | {
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
-        "fell_back_to_movement": _fell_back_text(frames["cost"]), "elsewhere": _elsewhere(frames),
-        "fell_back_largest": _fell_back_largest(frames), "layers_text": _layers_text(frames["places"]),
-        "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
+        "layers_text": _layers_text(frames["places"]), "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
         "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
     }  # fmt: skip
 
@@ -612,19 +581,6 @@ def _left_out(finetuned: pd.DataFrame, least: float) -> str:
     return f"{text} {100 * least:g} points" if missing else ""
 
 
-def _fell_back_text(cost: pd.DataFrame) -> str:
-    cells = cost[cost.localizer == LEARNED].groupby("sparsity").size()
-    numbers = _fell_back_to_movement(cost).groupby("sparsity").size()
-    return ", ".join(f"{number} of {cells[size]} at {small_percent(size)}" for size, number in numbers.items())
-
-
-def _fell_back_largest(frames: Frames) -> str:
-    """A remark, in commas, where dev kept movement masks for most of the largest learned grafts; else empty."""
-    cost = frames["cost"].query("localizer == @LEARNED")
-    largest = cost[cost.sparsity == max(common_sizes(frames["sweep"]), default=None)]
-    return ", mostly movement masks," if 2 * len(_fell_back_to_movement(largest)) > len(largest) else ""
-
-
 def _layers_text(rows: pd.DataFrame) -> str:
     """The layer that has most of the masks: "layer 2 (61 %, by chance 50 %)"."""
     means = rows[rows["view"] == "layer"].groupby("place", sort=False)[["share", "chance"]].mean()
@@ -632,17 +588,6 @@ def _layers_text(rows: pd.DataFrame) -> str:
     return (
         f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
     )
-
-
-def _elsewhere(frames: Frames) -> str:
-    """How many learned masks of other paradigms and of a checkpoint are movement's."""
-    parts = []
-    for stage in ("paradigm", "trajectory"):
-        masks = _tested(frames[stage], variant=GRAFTED).dropna(subset="kept")
-        masks = masks.drop_duplicates([*AXES[stage], "sparsity"])
-        if number := (masks.kept == MOVEMENT).sum():
-            parts.append(f"{number} of {len(masks)} of {stage}")
-    return ", ".join(parts)
 
 
 def _vacuous(lines: pd.DataFrame) -> str:

@@ -44,7 +44,7 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     predictions = evaluation.predictions()
     rows = variant_rows(predictions, task, seed, params.calibration.bins)
     record = {**cell.about(), "localizer": name, "sparsity": float(sparsity), "selected": mask.selected}
-    extra = {key: about[key] for key in ("gradient_examples", "kept", "step") if key in about}
+    extra = {key: about[key] for key in ("gradient_examples", "step") if key in about}
     write_record("sweep", (name, sparsity), {**record, "about": extra}, predictions, rows)
     return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 

@@ -54,12 +54,11 @@ def predict_grafts(
     for sparsity in params.paradigm.sparsities:
         budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
         evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
-        found = find_mask("learned", evidence, params.localizer.learned, budget)
-        size = found.mask.selected
+        found = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        size = found.selected
         moved = movement_mask(cell.region, movement_order(cell.pretrained, cell.finetuned, cell.region, size), size)
-        for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found.mask)):
+        for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found)):
             cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
             evaluation.predict(f"{variant}_{sparsity}")
             axes[f"{variant}_{sparsity}"] = {"variant": variant, "sparsity": sparsity, "selected": size}
-        axes[f"{GRAFTED}_{sparsity}"]["kept"] = found.record.get("kept")
     return axes

@@ -9,7 +9,7 @@ from torch import Tensor
 from skill_grafting.grafting import apply, region
 from skill_grafting.grafting.region import grouped, portions
 from skill_grafting.localizers import learned
-from skill_grafting.localizers.evidence import DevRating
+from skill_grafting.localizers.evidence import Scores
 from skill_grafting.training import course
 from skill_grafting.training.finetuning import finetune
 from stages.continual import methods
@@ -50,17 +50,17 @@ def both(request, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("settings", [ABSOLUTE, RELATIVE, changed(RELATIVE, l1=0.5, select="dev", eval_steps=3)])
+@pytest.mark.parametrize("settings", [ABSOLUTE, RELATIVE, changed(RELATIVE, l1=0.5, select="authors", eval_steps=3)])
 def test_mask_learning_and_the_graft_it_rates(both, settings):
     def learn() -> tuple:
         small, grafts = Small(torch.float32, width=40), []
 
-        def rating() -> DevRating:
+        def scores() -> Scores:
             grafts.append({name: weight.detach().clone() for name, weight in small.weights.items()})
-            return DevRating(len(grafts) / 100, 0.0, 0.0)
+            return Scores(len(grafts) / 100, 0.0)
 
-        found, logits = small.learn(settings, rating=rating)
-        assert bool(grafts) == (settings.select == "dev")
+        found, logits = small.learn(settings, scores=scores)
+        assert bool(grafts) == (settings.select == "authors")
         return logits.logits, found.mask.indices, found.history, grafts
 
     (logits, mask, history, grafts), (others, other, their_history, their_grafts) = both(learn)

@@ -15,19 +15,11 @@ from skill_grafting.errors import TrainingError
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.evidence import DevRating, LocalizerInput, OwnScores
-from skill_grafting.localizers.learned import (
-    LEARNED,
-    MOVEMENT,
-    LearnedMask,
-    Learning,
-    MaskLogits,
-    learn_from,
-    learn_mask,
-)
+from skill_grafting.localizers.evidence import LocalizerInput, Scores
+from skill_grafting.localizers.learned import LearnedMask, Learning, MaskLogits, learn_from, learn_mask
 from skill_grafting.localizers.movement import movement_mask, movement_order
 from skill_grafting.localizers.registry import Budget, find_mask
-from skill_grafting.models.evidence import evidence_about, with_dev
+from skill_grafting.models.evidence import evidence_about, with_scores
 from skill_grafting.models.predicting import dev_score, predictions_of
 from stages.workflow.core.cells import GraftCell, evidence_of
 from tests.memory import PeakBytes
@@ -82,11 +74,11 @@ class Small:
         return MaskLogits.around(self.base, self.pretrained, self.finetuned, offset)
 
     def learn(
-        self, settings: Learning, k: int = 30, rule: str = "top_k", rating: Callable | None = None
+        self, settings: Learning, k: int = 30, rule: str = "top_k", scores: Callable | None = None
     ) -> tuple[LearnedMask, MaskLogits]:
         """The result and the final T."""
         logits = self.start(settings.offset)
-        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, rating)
+        learned = learn_mask(self.weights, logits, Budget(k, rule), settings, self.loss_gradient, scores)
         return learned, logits
 
 
@@ -223,32 +215,30 @@ def test_without_steps_top_k_is_the_movement_mask_and_a_threshold_gives_the_base
     assert not small.learn(RELATIVE, 25)[0].mask.equals(small.moved_most(25)), "control"
 
 
-def rated(ranks: list[tuple[float, float]], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
-    """Learning with these ratings (agreement, minus loss), and the masks that were rated, read back from the weights."""
-    small, seen, left = Small(), [], iter(ranks)
+def scored(sums: list[float], eval_steps: int = 1) -> tuple[LearnedMask, list[GraftMask]]:
+    """Learning with these scores on train plus dev, and the masks that were scored, read back from the weights."""
+    small, seen, left = Small(), [], iter(sums)
 
-    def rating() -> DevRating:
+    def scores() -> Scores:
         values = {name: weight.detach().clone() for name, weight in small.weights.items()}
         grafted = {name: (values[name] == small.finetuned[name]) for name in values}
         seen.append(GraftMask.from_region_indices(small.region, small.region.flatten(grafted).nonzero().reshape(-1)))
-        agreement, minus_loss = next(left)
-        return DevRating(agreement, 0.5, -minus_loss)
+        return Scores(0.25, next(left) - 0.25)
 
-    return small.learn(changed(ABSOLUTE, steps=4, select="dev", eval_steps=eval_steps), rating=rating)[0], seen
+    return small.learn(changed(ABSOLUTE, steps=4, select="authors", eval_steps=eval_steps), scores=scores)[0], seen
 
 
-def test_the_mask_of_most_agreement_is_kept_and_the_first_of_equals():
-    result, seen = rated([(0.5, -1.0), (0.9, -1.0), (0.9, -1.0), (0.9, -1.5)])
+def test_the_mask_of_the_best_score_is_kept_and_the_first_of_equals():
+    result, seen = scored([0.5, 0.9, 0.9, 0.75])
     assert result.step == 2 and result.mask.equals(seen[1])
-    assert {mask.selected for mask in seen} == {30}, "the binary graft is what is rated"
+    assert {mask.selected for mask in seen} == {30}, "the binary graft is what is scored"
     assert not seen[1].equals(seen[3]), "control: the last one is another"
-    assert rated([(0.5, -1.0), (0.9, -1.0), (0.9, -0.9), (0.9, -1.5)])[0].step == 3, "the loss decides between equals"
 
 
-def test_the_last_step_is_rated_whatever_eval_steps_is_and_the_start_never():
-    result, seen = rated([(0.2, 0.0), (0.3, 0.0)], eval_steps=3)
+def test_the_last_step_is_scored_whatever_eval_steps_is_and_the_start_never():
+    result, seen = scored([0.25, 0.5], eval_steps=3)
     assert len(seen) == 2 and result.step == 4
-    assert [entry["step"] for entry in result.history if "dev_agreement" in entry] == [3, 4]
+    assert [entry["step"] for entry in result.history if "dev_score" in entry] == [3, 4]
     assert [entry["step"] for entry in result.history if "train_loss" in entry] == [0, 1, 2, 3]
 
 
@@ -269,9 +259,9 @@ def test_the_authors_rule_is_their_loop(rule, wrong):
     dev = torch.randn(9, 6, generator=generator).double()
     answers = functional_call(small.network, small.finetuned, (dev,)).argmax(1).roll(wrong)
 
-    def scores(values: dict[str, Tensor]) -> OwnScores:
+    def scores(values: dict[str, Tensor]) -> Scores:
         sets = ((small.inputs, small.labels), (dev, answers))
-        return OwnScores(
+        return Scores(
             *(float((functional_call(small.network, values, (x,)).argmax(1) == y).double().mean()) for x, y in sets)
         )
 
@@ -284,50 +274,24 @@ def test_the_authors_rule_is_their_loop(rule, wrong):
         if seen[-1] > baseline:
             baseline, theirs = seen[-1], (step, mask)
 
-    evidence = evidence_in(small, own_scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
+    evidence = evidence_in(small, scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
     found = learn_from(small.base, evidence, settings, Budget(30, rule))
     assert found.record["step"] == theirs[0] and found.mask.equals(theirs[1])
     assert [
-        sum(entry[name] for name in OwnScores._fields) for entry in found.record["history"] if "dev_score" in entry
+        sum(entry[name] for name in Scores._fields) for entry in found.record["history"] if "dev_score" in entry
     ] == seen
     last = learn_from(small.base, evidence, changed(settings, select="last"), Budget(30, rule))
     assert last.record["step"] == settings.steps and not last.mask.equals(found.mask), "control"
 
 
-@pytest.mark.parametrize(("select", "own"), [("dev", 0), ("authors", 1), ("last", 0)])
-@pytest.mark.parametrize(
-    ("learned", "movement", "kept"),
-    [((0.9, 0.8), (0.8, 0.9), LEARNED), ((0.9, 0.8), (0.9, 0.8), LEARNED), ((0.9, 0.8), (0.9, 0.9), MOVEMENT), ((0.8, 0.9), (0.9, 0.1), MOVEMENT)],
-)  # fmt: skip
-def test_a_learned_mask_that_loses_to_movement_on_dev_gives_way_and_says_so(learned, movement, kept, select, own):
-    small, asked = Small(), iter([OwnScores(0.5, 0.5)] * own)
-    ratings = iter([DevRating(*learned, 1.0), DevRating(*movement, 0.1)])
-    evidence = evidence_in(small, dev_rating=lambda: next(ratings), own_scores=lambda: next(asked))
-    settings = changed(RELATIVE, select=select, eval_steps=10, fallback=True)
-    found = learn_from(small.base, evidence, settings, Budget(30))
-    assert not [*ratings] and not [*asked]
-    assert found.mask.selected == 30 and found.record["kept"] == kept
-    moved = small.moved_most(30)
-    assert found.mask.equals(moved) == (kept == MOVEMENT)
-    assert same(small.weights, graft(small.pretrained, small.finetuned, moved)), "what was rated last"
-    assert found.record["dev"][MOVEMENT] == {"agreement": movement[0], "accuracy": movement[1], "loss": 0.1}
+def test_the_last_mask_is_kept_without_a_score():
+    def refuse() -> Scores:
+        raise AssertionError("it was scored")
 
-
-@pytest.mark.parametrize("select", ["dev", "authors", "last"])
-def test_without_the_fallback_the_learned_mask_is_kept(select):
-    small = Small()
-    evidence = evidence_in(small, dev_rating=lambda: DevRating(0.5, 0.5, 1.0), own_scores=lambda: OwnScores(0.5, 0.5))
-    found = learn_from(small.base, evidence, changed(RELATIVE, select=select, steps=2), Budget(30))
-    assert "kept" not in found.record and not found.mask.equals(small.moved_most(30))
-
-
-def test_the_last_mask_is_kept_without_a_look_at_dev():
-    def refuse() -> DevRating:
-        raise AssertionError("dev was rated")
-
-    assert Small().learn(ABSOLUTE, rating=refuse)[0].step == ABSOLUTE.steps
-    with pytest.raises(AssertionError, match="dev was rated"):
-        Small().learn(changed(ABSOLUTE, select="dev"), rating=refuse)
+    assert Small().learn(ABSOLUTE, scores=refuse)[0].step == ABSOLUTE.steps
+    with pytest.raises(AssertionError, match="it was scored"):
+        Small().learn(changed(ABSOLUTE, select="authors"), scores=refuse)
+    assert Small().learn(changed(ABSOLUTE, select="authors"))[0].step == ABSOLUTE.steps, "no scores to choose by"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -359,16 +323,16 @@ def peak_arrays(settings: Learning, copies: int = 0) -> float:
     with PeakBytes() as counter:
         extra = [values.clone() for values in [*pretrained.values()] * copies]
         logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
-        rating, budget = lambda: DevRating(0.0, 0.0, 0.0), Budget(region.size // 100)
-        learn_mask(weights, logits, budget, settings, counter.leaving_out(gradient), rating)
+        scores, budget = lambda: Scores(0.0, 0.0), Budget(region.size // 100)
+        learn_mask(weights, logits, budget, settings, counter.leaving_out(gradient), scores)
     assert len(extra) == copies * len(weights)
     return counter.peak / (4 * region.size)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [RELATIVE, ABSOLUTE, changed(RELATIVE, select="dev", eval_steps=1)],
-    ids=["relative", "absolute", "rated"],
+    [RELATIVE, ABSOLUTE, changed(RELATIVE, select="authors", eval_steps=1)],
+    ids=["relative", "absolute", "scored"],
 )
 def test_beside_both_models_learning_holds_one_array_and_temporary_ones_of_a_tensor(settings):
     assert 1.0 < peak_arrays(changed(settings, steps=2)) < 1.5
@@ -396,24 +360,23 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
 
 def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
     (cell, opened), records = opened_in(make_cell), []
-    settings = localizer_settings("learned", select="dev", eval_steps=2, fallback=True, steps=4)
+    settings = localizer_settings("learned", select="authors", eval_steps=2, steps=4)
     for dev in (cell.rows["dev"], None):
         evidence = evidence_of(opened, "learned", cell.rows["train"], dev)
         records.append(find_mask("learned", evidence, settings, Budget(200)).record)
-    assert [entry["step"] for entry in records[0]["history"] if "dev_agreement" in entry] == [2, 4]
-    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_agreement" in entry]
-    assert records[0]["kept"] in (LEARNED, MOVEMENT) and "kept" not in records[1]
+    assert [entry["step"] for entry in records[0]["history"] if "dev_score" in entry] == [2, 4]
+    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_score" in entry]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1", "mcc"])
-def test_own_scores_are_by_the_tasks_own_metric_on_train_and_dev(make_cell, metric):
+def test_scores_are_by_the_tasks_own_metric_on_train_and_dev(make_cell, metric):
     cell, opened = opened_in(make_cell)
     model, positive = copy(opened.model), TOY.labels[1] if metric == "f1" else None
     model.task = model.task.model_copy(update={"metric": metric, "positive": positive})
     rows = {"train": cell.rows["train"][:7], "dev": cell.rows["dev"][:11]}
     evidence = evidence_about(model, opened.region, opened.pretrained, opened.finetuned, rows["train"], ("mask",))
     evidence.put_graft(GraftMask.empty(opened.region))
-    found = with_dev(evidence, model, rows["train"], rows["dev"]).own_scores()
+    found = with_scores(evidence, model, rows["train"], rows["dev"]).scores()
     for split, score in zip(rows, found, strict=True):
         guessed = predictions_of(model, model.encode(rows[split]))[0][:, 0].tolist()
         right = [model.task.labels.index(row["label"]) for row in rows[split]]
@@ -431,19 +394,6 @@ def naive_metric(metric: str, guessed: list[int], right: list[int]) -> float:
         return 2 * yes / (2 * yes + over + under)
     scale = math.sqrt((yes + over) * (yes + under) * (no + over) * (no + under))
     return (yes * no - over * under) / scale if scale else 0.0
-
-
-def test_agreement_is_with_the_fine_tuned_model_not_with_the_labels(make_cell):
-    cell, opened = opened_in(make_cell)
-    other = dict(zip(TOY.labels, TOY.labels[::-1], strict=True))
-    wrong = [{**row, "label": other[row["label"]]} for row in cell.rows["dev"]]
-    evidence = evidence_of(opened, "learned", cell.rows["train"], wrong)
-    evidence.put_graft(GraftMask.full(opened.region))
-    whole = evidence.dev_rating()
-    right, _ = dev_score(cell.load(), opened.model.encode(cell.rows["dev"]))
-    assert whole.agreement == 1 and whole.accuracy == pytest.approx(1 - right)
-    evidence.put_graft(GraftMask.empty(opened.region))
-    assert evidence.dev_rating().agreement < 1, "control: the pretrained model"
 
 
 def test_a_loss_that_diverges_names_the_learning_rate(make_cell):

@@ -40,7 +40,7 @@ WATCHED = TRAINING.model_copy(update={"dropout": 0.2, "max_steps": 25})
 def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
     """All settings of both stages."""
     sections = {
-        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="dev", eval_steps=3, fallback=True),
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="authors", eval_steps=3),
         "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15), "study": SimpleNamespace(test_max=0),
         "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
     }  # fmt: skip
@@ -105,7 +105,6 @@ def test_the_record_of_a_trajectory(after_main, mode):
     assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
     (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
     assert small == int(0.02 * record["graftable"])
-    assert {row.get("kept") for row in record["rows"] if row["variant"] == GRAFTED} <= {"learned", "movement"}
 
 
 def test_regions_are_learned_from_what_the_checkpoint_says(after_main, monkeypatch):
@@ -211,7 +210,6 @@ def test_a_movement_graft_is_as_large_as_the_learned_one(after_main):
     finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
     record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
-    assert all(("kept" in row) == (row["variant"] == GRAFTED) for row in record["rows"])
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])
 
 

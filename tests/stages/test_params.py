@@ -135,7 +135,7 @@ def test_every_table_and_figure_of_the_paper_is_listed_and_reached_by_a_profile_
 def test_the_profiles_of_the_paper_take_its_authors_settings(files, name):
     values = changed_by(name)
     learned = values["localizer"]["learned"]
-    assert (learned["select"], learned["eval_steps"], learned["fallback"]) == ("authors", 1, False)
+    assert (learned["select"], learned["eval_steps"]) == ("authors", 1)
     assert (learned["rate_kind"], learned["learning_rate"], values["graft"]["rule"]) == ("absolute", 1e7, "threshold")
     assert values["finetune"]["clip_norm"] == values["peft"]["training"]["clip_norm"] == 1.0
 

@@ -58,7 +58,7 @@ def learn(cell: Any, **more: Any) -> Outcome:
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     evidence = evidence_of(opened, "learned", cell.rows["train"], cell.rows["dev"])
     settings = localizer_settings(
-        "learned", **{"select": "dev", "fallback": True, "steps": STEPS, "eval_steps": 4, "batch_size": 8} | more
+        "learned", **{"select": "authors", "steps": STEPS, "eval_steps": 4, "batch_size": 8} | more
     )
     found = find_mask("learned", evidence, settings, Budget.of(cell.region, 0.02, "top_k", "graft.sparsity"))
     return found.mask.indices, found.record

@@ -28,18 +28,11 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
         for task, share in (("one", 0.4), ("two", 0.2))
     ]
     other = [shared | {"seed": 1, "first": "one", "second": "two", "overlap": 0.1}]
-    cost = [
-        {"localizer": "learned", "sparsity": 0.01, "seed": 1, "task": task, "kept": "learned"}
-        for task in ("one", "two")
-    ]
-    frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other), "cost": pd.DataFrame(cost)}
+    frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other)}
     [line] = region_overlaps(frames).itertuples()
     assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
     [line] = region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).itertuples()
     assert line.own != line.own, "without its own there is nothing to compare"
-    assert region_overlaps(frames | {"cost": pd.DataFrame(cost).assign(kept="movement")}).empty, (
-        "none is a learned region"
-    )
 
 
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
@@ -54,10 +47,8 @@ def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
         for (variant, size), row in scores.items()
         for step, score in zip((10, 20, 40), row, strict=True)
     ]
-    cell = {"task": "one", "seed": 1, "where": "id", "own": True}
+    cell = {"task": "one", "seed": 1, "where": "id"}
     frames = {"anchor": pd.DataFrame([start | cell]), "trajectory": pd.DataFrame([row | cell for row in rows])}
     [line] = saturation(frames, 0.05).itertuples()
     assert (line.graft, line.model) == (0.25, 1.0)
     assert saturation(frames, 0.3).empty, "the graft gains 20 points"
-    frames["trajectory"].loc[frames["trajectory"].variant == "grafted", "own"] = False
-    assert saturation(frames, 0.05).empty, "its region is movement's"

@@ -203,6 +203,17 @@ def test_fine_tuning_that_learned_nothing_is_told_once_with_what_to_try():
     assert line.startswith("- fine-tuning learned nothing in movies-1, bbc-2, where") and "optimizer adamw" in line
 
 
+def test_where_the_movement_graft_keeps_more_the_report_says_so():
+    make_cells(TASKS, SEEDS)
+    for task, seed in itertools.product(TASKS, SEEDS):
+        change("evaluate", task, seed, movement_grafted={"retained": 0.8}, grafted={"retained": 0.9})
+    assert "the movement graft keeps more" not in markdown(SPEC, derived()), "the control"
+    change("evaluate", "bbc", 1, movement_grafted={"retained": 0.99})
+    change("evaluate", "movies", 2, movement_grafted={"retained": 1.01})
+    told = "- on 1 of 3 tasks (movies) the movement graft keeps more of the fine-tuned score than the learned one\n"
+    assert told in markdown(SPEC, derived()), "in the mean over seeds"
+
+
 def test_a_macro_f1_is_told_to_be_one():
     make_cells(["mrpc", "movies"], SEEDS)
     assert "macro F1" not in markdown(SPEC, derived(["mrpc", "movies"])), "F1 of a positive label"

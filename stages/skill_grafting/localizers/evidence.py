@@ -17,39 +17,11 @@ Result = TypeVar("Result")
 Take = Callable[[str, int, Tensor], object]
 
 
-class DevRating(NamedTuple):
-    """A model on dev: share of predictions equal to the fine-tuned model's, accuracy, mean cross-entropy in nats."""
-
-    agreement: float
-    accuracy: float
-    loss: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Higher is better: the agreement, then less loss."""
-        return self.agreement, -self.loss
-
-    @property
-    def entries(self) -> dict[str, float]:
-        """What the history of learning says of it."""
-        return {f"dev_{name}": value for name, value in self._asdict().items()}
-
-
-class OwnScores(NamedTuple):
-    """A model by the task's own metric, on the training rows and on dev."""
+class Scores(NamedTuple):
+    """A model by the task's own metric, on the training rows and on dev; the paper's authors choose by the sum."""
 
     train_score: float
     dev_score: float
-
-    @property
-    def rank(self) -> float:
-        """Higher is better: the sum, by which the paper's authors choose a step (`train_graft`)."""
-        return self.train_score + self.dev_score
-
-    @property
-    def entries(self) -> dict[str, float]:
-        """What the history of learning says of it."""
-        return self._asdict()
 
 
 @dataclass(frozen=True)
@@ -69,8 +41,7 @@ class LocalizerInput:
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
     `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
-    `dev_rating()`, where a localizer may choose by dev, rates the model with the weights as they are, and may leave others;
-    `dev_rows` is how many rows it looks at, and `own_scores()` rates the same model by the task's own metric.
+    `scores()`, where a localizer may choose by dev, are of the model with the weights as they are.
     The function of the next batch passes over it if it is called with True.
     """
 
@@ -82,9 +53,7 @@ class LocalizerInput:
     full_gradient: Callable[[], Tensor]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
-    dev_rating: Callable[[], DevRating] | None = None
-    dev_rows: int = 0
-    own_scores: Callable[[], OwnScores] | None = None
+    scores: Callable[[], Scores] | None = None
     tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
 
     def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:

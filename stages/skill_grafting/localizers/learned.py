@@ -11,9 +11,8 @@ is all the state there is: it starts at +offset on the base and at -offset elsew
 gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three arrays of the
 region's size: pretrained, finetuned, T.
 
-Steps are full-batch as long as the training set is no larger than `batch_size`.  Where dev may be looked at, `select` says
-which step's mask is kept, and with `fallback` the movement mask of its size is kept instead if that agrees more there
-with the fine-tuned model.
+Steps are full-batch as long as the training set is no larger than `batch_size`.  `select` says which step's mask is kept: the
+last one's, or that of the best score on train plus dev, as the paper's authors choose it (their `train_graft`).
 """
 
 import math
@@ -33,16 +32,12 @@ from ..grafting.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
-from .evidence import DevRating, LocalizerInput, OwnScores
+from .evidence import LocalizerInput, Scores
 from .movement import movement_mask, rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
-LEARNED, MOVEMENT = "learned", "movement"
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
-Rating = DevRating | OwnScores
-# what a rule of `select` rates masks by
-RATINGS: dict[str, type[Rating]] = {"authors": OwnScores, "dev": DevRating}
 
 
 class Learning(LocalizerSettings):
@@ -64,13 +59,11 @@ class Learning(LocalizerSettings):
         description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; absolute: step size",
     )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
-    select: Literal["last", "authors", "dev"] = Field(
-        "dev",
-        description="the step whose mask is kept; authors: best score on train plus dev; dev: most agreement with the "
-        "fine-tuned model there, then least loss",
+    select: Literal["last", "authors"] = Field(
+        "authors",
+        description="the step whose mask is kept; authors: best score on train plus dev, the last without dev rows",
     )
-    eval_steps: Positive = Field(2, description="steps between ratings, unless select is last")
-    fallback: bool = Field(True, description="keep the movement mask where it agrees more on dev than the learned one")
+    eval_steps: Positive = Field(2, description="steps between scores, unless select is last")
 
     def gradient_examples(self, rows: float, size: float) -> float:
         return max(self.steps, 1) * min(self.batch_size, rows)
@@ -78,12 +71,11 @@ class Learning(LocalizerSettings):
 
 @dataclass(frozen=True)
 class LearnedMask:
-    """The result: the best mask, the step it was found at, the course of learning, its rating where dev was asked."""
+    """The result: the best mask, the step it was found at, and the course of learning."""
 
     mask: GraftMask
     step: int
     history: list[dict[str, float]]
-    rating: Rating | None = None
 
 
 @dataclass
@@ -181,10 +173,9 @@ class MaskSearchState:
     start: MaskLogits
     rate: float
     l1: float
-    select: str = "last"
     history: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
-    best: tuple[GraftMask, int, Rating | None] | None = None
+    best: tuple[GraftMask, int, Scores | None] | None = None
 
     def state(self, step: int, finished: bool = False) -> State:
         """Everything the next step depends on."""
@@ -201,8 +192,8 @@ class MaskSearchState:
             self.start.logits[name].copy_(logits)
         self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
         if state.facts["best"]:
-            step, rating = state.facts["best"]
-            self.best = GraftMask(self.start.region, state.part("best")), step, RATINGS[self.select](*rating)
+            step, scores = state.facts["best"]
+            self.best = GraftMask(self.start.region, state.part("best")), step, scores and Scores(*scores)
 
     def read_losses(self) -> None:
         """Put the losses of the last steps into the history; raises FloatingPointError with the first that is not a number."""
@@ -214,15 +205,15 @@ class MaskSearchState:
             self.history.append({"step": step, "train_loss": value})
         self.unread = {}
 
-    def round(self, weights: Tensors, budget: Budget, step: int, rate_mask: Callable[[], Rating] | None) -> None:
-        """Round the mask; rated with its graft in the weights, it is the best if it ranks higher than all before."""
-        mask, rating = self.start.rounded(budget), None
-        if rate_mask:
+    def round(self, weights: Tensors, budget: Budget, step: int, scores: Callable[[], Scores] | None) -> None:
+        """Round the mask; where its graft is scored, it is the best if the sum is higher than all before."""
+        mask, found = self.start.rounded(budget), None
+        if scores:
             graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
-            rating = rate_mask()
-            self.history.append({"step": step, "selected": mask.selected, **rating.entries})
-        if self.best is None or rating.rank > self.best[2].rank:
-            self.best = (mask, step, rating)
+            found = scores()
+            self.history.append({"step": step, "selected": mask.selected, **found._asdict()})
+        if self.best is None or sum(found) > sum(self.best[2]):
+            self.best = (mask, step, found)
 
 
 def learn_mask(
@@ -231,19 +222,19 @@ def learn_mask(
     budget: Budget,
     settings: Learning,
     loss_gradient: Callable[..., Tensor],
-    rating: Callable[[], Rating] | None = None,
+    scores: Callable[[], Scores] | None = None,
 ) -> LearnedMask:
     """Learn which parameters carry the skill, as many as the budget allows.
 
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
-    `rating()` (RATINGS) rates the model with the rounded graft in place after every `eval_steps` steps and at the end; the
-    mask of highest rank is returned, the first of equals.  Without it, or with `select` last, it is that of the last step.
+    `scores()` is asked with the rounded graft in the weights after every `eval_steps` steps and at the end; the mask of the
+    highest sum is returned, the first of equals.  Without it, or with `select` last, it is that of the last step.
     It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
     Raises FloatingPointError, within ten steps, if the loss is not a number.
     """
-    now = MaskSearchState(start, settings.learning_rate, settings.l1, settings.select)
-    rate_mask = None if settings.select == "last" else rating
+    now = MaskSearchState(start, settings.learning_rate, settings.l1)
+    scores = None if settings.select == "last" else scores
     loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
     for _ in range(resumed):
@@ -253,9 +244,9 @@ def learn_mask(
             now.read_losses()
         if loop and step == settings.steps:
             loop.finish(partial(now.state, step, finished=True))
-        if step == settings.steps or (rate_mask and step and step % settings.eval_steps == 0):
+        if step == settings.steps or (scores and step and step % settings.eval_steps == 0):
             now.read_losses()
-            now.round(weights, budget, step, rate_mask)
+            now.round(weights, budget, step, scores)
         if step < settings.steps:
             start.blend_into(weights)
             now.unread[step] = loss_gradient()
@@ -265,43 +256,22 @@ def learn_mask(
             start.step(weights, now.rate, now.l1)
             if loop:
                 loop.keep(partial(now.state, step + 1))
-    mask, step, best = now.best
-    return LearnedMask(mask, step, now.history, best)
+    mask, step, _ = now.best
+    return LearnedMask(mask, step, now.history)
 
 
 def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
-    """The learned mask whose base is the first int(base_share * k) of `order`, or the movement mask; see `learn_from`."""
-    return learn_from(
-        movement_mask(evidence.region, order, int(settings.base_share * budget.k)), evidence, settings, budget
-    )
+    """The mask learned from the first int(base_share * k) of `order`; see `learn_from`."""
+    base = movement_mask(evidence.region, order, int(settings.base_share * budget.k))
+    return learn_from(base, evidence, settings, budget)
 
 
 def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
-    """The mask learned from a base, or with `fallback` the movement mask of its size if that is better on dev.
-
-    Better: more agreement with the fine-tuned model, or equal agreement and a higher accuracy.  Entries of the mask file:
-    `rule`, the `step` it is of, the `history`; and where the two were compared `kept` (learned | movement) and `dev`, the
-    ratings of both.
-    """
+    """The mask learned from a base.  Entries of the mask file: `rule`, the `step` that the mask is of, the `history`."""
     start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
     gradient = evidence.batch_gradients(settings.batch_size)
-    rating = evidence.own_scores if settings.select == "authors" else evidence.dev_rating
-    learned = learn_mask(evidence.weights, start, budget, settings, gradient, rating)
-    record = {"rule": budget.rule, "step": learned.step, "history": learned.history}
-    if not settings.fallback or evidence.dev_rating is None:
-        return FoundMask(learned.mask, record)
-    size = learned.mask.selected
-    moved = movement_mask(base.region, rank_by_movement(evidence, settings, size), size)
-    theirs = learned.rating if isinstance(learned.rating, DevRating) else _on_dev(evidence, learned.mask)
-    others = _on_dev(evidence, moved)
-    loses = others[:2] > theirs[:2]
-    record |= {"kept": MOVEMENT if loses else LEARNED, "dev": {LEARNED: theirs._asdict(), MOVEMENT: others._asdict()}}
-    return FoundMask(moved if loses else learned.mask, record)
-
-
-def _on_dev(evidence: LocalizerInput, mask: GraftMask) -> DevRating:
-    evidence.put_graft(mask)
-    return evidence.dev_rating()
+    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.scores)
+    return FoundMask(learned.mask, {"rule": budget.rule, "step": learned.step, "history": learned.history})
 
 
 LOCALIZER = Localizer(

@@ -9,8 +9,7 @@ from . import learned
 class AuthorsLearning(learned.Learning):
     """What differs from `learned`."""
 
-    select: Literal["last", "authors", "dev"] = "authors"
-    fallback: bool = False
+    select: Literal["last", "authors"] = "authors"
 
 
 LOCALIZER = replace(

@@ -9,8 +9,7 @@ from . import learned
 class LastLearning(learned.Learning):
     """What differs from `learned`."""
 
-    select: Literal["last", "authors", "dev"] = "last"
-    fallback: bool = False
+    select: Literal["last", "authors"] = "last"
 
 
 LOCALIZER = replace(

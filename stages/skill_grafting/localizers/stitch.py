@@ -25,8 +25,7 @@ class Stitching(Learning):
     steps: Count = 10
     rate_kind: Literal["relative", "absolute"] = "absolute"
     learning_rate: Rate = 1.6e7
-    select: Literal["last", "authors", "dev"] = "last"
-    fallback: bool = False
+    select: Literal["last", "authors"] = "last"
 
 
 def refine_by_stitching(evidence: LocalizerInput, settings: Stitching, order: Tensor, budget: Budget) -> FoundMask:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import repeat
 from typing import NoReturn
 
@@ -13,37 +13,19 @@ import torch
 from ..data.batching import shuffled
 from ..data.encoding import Example
 from ..grafting.region import Region, Tensors
-from ..localizers.evidence import DevRating, LocalizerInput, OwnScores
+from ..localizers.evidence import LocalizerInput, Scores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import answers_of, loss_gradient, own_score, predictions_of, same_rows, tensor_gradients
+from .predicting import loss_gradient, own_score, tensor_gradients
 
 
-def with_dev(
+def with_scores(
     evidence: LocalizerInput, model: LabelModel, train_rows: list[dict], dev_rows: list[dict]
 ) -> LocalizerInput:
-    """The same evidence with ratings on dev, for localizers that choose by it.
-
-    The fine-tuned model that a mask has to agree with is the region's fine-tuned values in place of all its pretrained ones.
-    Of a completion it has to agree on every token: rows are independent of each other, tokens are not.
-    """
-    dev = model.encode(dev_rows)
-    labels = answers_of(dev)
-
-    @cache
-    def theirs() -> torch.Tensor:
-        evidence.put(evidence.finetuned)
-        return predictions_of(model, dev)[0]
-
-    def rating() -> DevRating:
-        predicted, loss = predictions_of(model, dev)
-        return DevRating(same_rows(predicted, theirs()), same_rows(predicted, labels), loss)
-
-    def own_scores() -> OwnScores:
-        return OwnScores(own_score(model, model.encode(train_rows)), own_score(model, dev))
-
-    return replace(evidence, dev_rating=rating, dev_rows=len(dev), own_scores=own_scores)
+    """The same evidence with scores on train and dev, for localizers that choose by them."""
+    sets = [model.encode(rows) for rows in (train_rows, dev_rows)]
+    return replace(evidence, scores=lambda: Scores(*(own_score(model, examples) for examples in sets)))
 
 
 def evidence_about(

@@ -17,7 +17,7 @@ from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
-from ..models.evidence import draws, evidence_about, in_portions, with_dev
+from ..models.evidence import draws, evidence_about, in_portions, with_scores
 from ..models.label_model import LabelModel
 from ..models.sources import has_tokenizer, wanted_links
 from ..models.visibility import require_causal
@@ -65,7 +65,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
             rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST_GRADIENTS), generator=draws(request.localizer, *words[1:]))
-            evidence = with_dev(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
+            evidence = with_scores(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             found = work.find_masks(counted(evidence, len(rows["train"]), step))
         masks = [one.mask for one in found]
         for name, mask in zip((*grafts, WHOLE_REGION), (*masks, GraftMask.full(work.region)), strict=True):

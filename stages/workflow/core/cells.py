@@ -13,7 +13,7 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
-from skill_grafting.models.evidence import draws, evidence_about, with_dev
+from skill_grafting.models.evidence import draws, evidence_about, with_scores
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
@@ -89,7 +89,7 @@ def evidence_of(
     words = (cell.task, cell.seed)
     evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
     evidence = replace(evidence, generator=draws(localizer, *words))
-    return evidence if dev_rows is None else with_dev(evidence, cell.model, train_rows, dev_rows)
+    return evidence if dev_rows is None else with_scores(evidence, cell.model, train_rows, dev_rows)
 
 
 def open_training(task: str, seed: int, model: ModelParams, machine: Runtime) -> TrainingCell:
