@@ -20,7 +20,7 @@ from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors, save_model
 from skill_grafting.training.finetuning import TrainingCell, finetune
-from stages.study.endpoints import anchor
+from stages.study.anchor import anchor
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.evaluation.grafts import predict_grafts

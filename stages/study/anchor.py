@@ -1,9 +1,65 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
-from skill_grafting.io import make_folders
+from skill_grafting import runtime
+from skill_grafting.grafting.readout import prune
+from skill_grafting.grafting.select import top_k
+from skill_grafting.io import make_folders, read_rows
+from skill_grafting.localizers.movement import movement
+from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import train_set, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task, read_test_sets
+
+PRUNED = "pruned"
+
+
+def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store a cell's anchor; returns a line for the log.
+
+    The logits of the test rows come from the main pipeline; the training rows are predicted here,
+    and so are the pruned models (paper, figure 4b): the region's parameters that moved most stay as
+    fine-tuned, all others of the region are 0.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    own = read_test_sets(task, seed)[task][: params.study.test_max or None]
+    train = Evaluation(model, {train_set(task): read_rows(paths.sample(task, seed, "train"))}, variants=2)
+    pruned = Evaluation(model, {task: own}, variants=len(params.anchor.pruned))
+    with train.progress(f"anchor {task}-{seed}"):
+        train.predict(FINETUNED)
+        cell = GraftCell.of(model, seed, params.graft.region)
+        train.predict(PRETRAINED)
+    moved = movement(cell.pretrained, cell.finetuned, cell.region)
+    with pruned.progress(f"anchor {task}-{seed}, pruned"):
+        for share in params.anchor.pruned:
+            kept = top_k(cell.region, moved, cell.region.budget(share))
+            model.put(prune(cell.finetuned, kept))
+            pruned.predict(f"{PRUNED}_{share}")
+    tested = first_rows(read_predictions(paths.predictions("reference", task, seed)), params.study.test_max)
+    together = _join(tested, train.predictions(), pruned.predictions())
+    rows = score_rows(together, model.task, params.calibration.bins)
+    axes = {f"{PRUNED}_{share}": {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
+    write_record("anchor", (), cell.about(), together, [{**row, **axes.get(row["variant"], {})} for row in rows])
+    parts = [f"{row['variant']} {row['score']:.3f}" for row in rows if row["test_set"] == task]
+    return f"anchor {task}-{seed}: {', '.join(parts)}"
+
+
+def _join(*parts: Predictions) -> Predictions:
+    """All test sets and variants of the parts, which agree on the rows of the sets they share."""
+    labels, logits = {}, {}
+    for part in parts:
+        labels |= part.labels
+        for name, variants in part.logits.items():
+            logits[name] = {**logits.get(name, {}), **variants}
+    return Predictions(parts[0].label_names, labels, logits)
 
 
 @stage
@@ -11,10 +67,6 @@ def main(seed: int) -> None:
     """Store the predictions that the study's other stages are compared with, training rows included."""
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
     make_folders(paths.stage_dir("anchor", (), seed))
-
-    from skill_grafting import runtime
-    from stages.study.endpoints import anchor
-
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))

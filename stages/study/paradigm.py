@@ -1,9 +1,72 @@
 """paradigm: how well grafts work after fine-tuning with another optimizer, for the tasks of one seed."""
 
+from typing import Any
+
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import graft
 from skill_grafting.io import make_folders
+from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.metrics.scores import score_rows
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.evaluation.study_cell import study_sets, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+
+STANDARD = "standard"
+
+
+def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Fine-tune a cell in this way and store the scores of its grafts; returns a line for the log.
+
+    The model itself is not stored.  Agreement and retained score refer to it, and not to the model
+    of the main pipeline.
+    """
+    # a new head instead of a prompt (figure 3), otherwise as `sgd`
+    mode = {"mode": "standard"} if paradigm == STANDARD else {}
+    training = open_training(task, seed, Params(**vars(params.model) | mode), machine)
+    settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
+    settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
+    title = f"paradigm {paradigm} {task}-{seed}"
+    with progress(title, training.total_steps(settings), "step") as bar:
+        done = finetune(training, settings, bar.update)
+    variants = 1 + 2 * len(params.paradigm.sparsities)
+    evaluation = Evaluation(done.model, study_sets(task, seed, params.study.test_max), variants)
+    with evaluation.progress(title):
+        evaluation.predict(FINETUNED)
+        cell = GraftCell.of(done.model, seed, params.graft.region)
+        axes = predict_grafts(cell, training.rows["train"], params, evaluation)
+    predictions = evaluation.predictions()
+    rows = score_rows(predictions, training.task, params.calibration.bins)
+    scores = [{**row, **axes.get(row["variant"], {})} for row in rows]
+    about = {**cell.about(), "paradigm": paradigm, "training": done.record}
+    write_record("paradigm", (paradigm,), about, predictions, scores)
+    return f"{title}: {evaluation.describe()}"
+
+
+def predict_grafts(
+    cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
+) -> dict[str, dict[str, Any]]:
+    """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
+    axes = {}
+    for sparsity in params.paradigm.sparsities:
+        budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
+        evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
+        found = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        size = found.selected
+        moved = movement_mask(cell.region, movement_order(cell.pretrained, cell.finetuned, cell.region, size), size)
+        for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found)):
+            cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
+            evaluation.predict(f"{variant}_{sparsity}")
+            axes[f"{variant}_{sparsity}"] = {"variant": variant, "sparsity": sparsity, "selected": size}
+    return axes
 
 
 @stage
@@ -14,10 +77,6 @@ def main(paradigm: str, seed: int) -> None:
         "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
     )  # fmt: skip
     make_folders(paths.stage_dir("paradigm", (paradigm,), seed))
-
-    from skill_grafting import runtime
-    from stages.study.paradigms import finetune_and_graft
-
     machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))

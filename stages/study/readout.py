@@ -1,11 +1,84 @@
 """readout: one use of one localizer's masks at every size, for the tasks of one seed."""
 
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from skill_grafting.io import make_folders
+from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import FinetuneParams, Params
+from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, open_training
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import chosen_point
+
+
+def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store a cell's read-out of a mask of the sweep; returns a line for the log.
+
+    axes: the read-out, the localizer, and the sparsity as it stands in params.yaml.
+    """
+    readout, localizer, sparsity = axes
+    title = f"{' '.join(axes)} {task}-{seed}"
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
+    mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
+
+    def retrained() -> Finetuned:
+        retraining = open_training(task, seed, params.model, machine)
+        settings = own_grid(params.finetune, params.readout.learning_rates, chosen_point(task, seed)["batch_size"])
+        with progress(title, retraining.total_steps(settings), "step") as bar:
+            return finetune(retraining, settings, bar.update, mask)
+
+    training = read_out(readout, cell, mask, retrained)
+    evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
+    with evaluation.progress(title):
+        evaluation.predict(readout)
+    predictions = evaluation.predictions()
+    record = {"readout": readout, "localizer": localizer, "sparsity": float(sparsity), "selected": mask.selected}
+    scores = variant_rows(predictions, task, seed, params.calibration.bins)
+    write_record("readout", axes, {**cell.about(), **record, "training": training}, predictions, scores)
+    return f"readout {title}: {evaluation.describe()}"
+
+
+def read_out(name: str, cell: GraftCell, mask: GraftMask, retrained: Callable[[], Finetuned]) -> dict[str, Any]:
+    """Put a read-out of the mask into the cell's model; gives the record of its training, empty without one.
+
+    Raises ValueError for an unknown name or a mask of another region, TrainingError if retraining diverges.
+    """
+    if mask.region != cell.region:
+        raise ValueError("the mask is of another region than the cell")
+    if name == RETRAIN:
+        done = retrained()
+        live = done.model.parameters()
+        cell.model.put({name: live[name].detach().cpu().clone() for name in (*cell.region.shapes, *cell.head)})
+        return done.record
+    made = {
+        GRAFT: lambda: graft(cell.pretrained, cell.finetuned, mask),
+        RESET: lambda: reset(cell.finetuned, cell.pretrained, mask),
+        PRUNE: lambda: prune(cell.finetuned, mask),
+    }
+    if name not in made:
+        raise ValueError(f"unknown read-out {name!r}")
+    cell.model.put({**made[name](), **cell.head})
+    return {}
+
+
+def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: int) -> FinetuneParams:
+    """The settings for retraining a region: those of the whole model, but dev chooses among these learning rates.
+
+    The batch size is the one that fine-tuning chose, and steps, random head and batches are the same (paper, section
+    3: re-training the grafting region), so both see the same examples.  A few parameters want a larger step than all.
+    """
+    return settings.model_copy(update={"learning_rates": learning_rates, "batch_sizes": [batch_size]})
 
 
 @stage
@@ -16,10 +89,6 @@ def main(readout: str, localizer: str, seed: int) -> None:
         "readout.tasks", "readout.sparsities", "readout.learning_rates",
     )  # fmt: skip
     make_folders(paths.METRICS / "readout" / readout / localizer / str(seed))
-
-    from skill_grafting import runtime
-    from stages.study.readouts import read
-
     machine = runtime.start(params.runtime)
     for sparsity, task in product(params.readout.sparsities, params.readout.tasks):
         print(read((readout, localizer, str(sparsity)), task, seed, params, machine))

@@ -1,9 +1,44 @@
 """wise: WiSE-FT and WiSE-graft, all the way from the pretrained to the fine-tuned or grafted model."""
 
+from functools import partial
+from itertools import product
+
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import wise_ft, wise_graft
+from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.io import make_folders
+from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+
+
+def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store a cell's curves, a row for each weight of the fine-tuned model; returns a line for the log.
+
+    The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
+    A task without out-of-distribution sets has no curve.
+    """
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
+    mask = read_mask(paths.learned(task, seed)).mask
+    evaluation = study_evaluation(cell, params.study.test_max, variants=2 * len(params.wise.alphas))
+    if len(evaluation.sets) == 1:
+        return f"wise {task}-{seed}: no out-of-distribution test sets"
+    kinds, axes = {WISE_FT: wise_ft, WISE_GRAFT: partial(wise_graft, mask=mask)}, {}
+    with evaluation.progress(f"wise {task}-{seed}"):
+        for alpha, (kind, between) in product(params.wise.alphas, kinds.items()):
+            cell.model.put(between(cell.pretrained, cell.finetuned, alpha=alpha))
+            evaluation.predict(f"{kind}_{alpha}")
+            axes[f"{kind}_{alpha}"] = {"variant": kind, "alpha": alpha}
+    predictions = evaluation.predictions()
+    rows = variant_rows(predictions, task, seed, params.calibration.bins)
+    about = {**cell.about(), "selected": mask.selected}
+    write_record("wise", (), about, predictions, [{**row, **axes[row["variant"]]} for row in rows])
+    return f"wise {task}-{seed}: {len(axes)} points on {len(evaluation.sets)} test sets"
 
 
 @stage
@@ -13,10 +48,6 @@ def main(seed: int) -> None:
         "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas"
     )
     make_folders(paths.stage_dir("wise", (), seed))
-
-    from skill_grafting import runtime
-    from stages.study.interpolation_grid import interpolate
-
     machine = runtime.start(params.runtime)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))

@@ -12,7 +12,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import READOUTS, prune, reset
 from skill_grafting.models.predicting import predict
 from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune
-from stages.study.readouts import own_grid, read_out
+from stages.study.readout import own_grid, read_out
 from stages.workflow.core.cells import GraftCell
 from tests.pico import TOY, finetune_settings, model_settings, random_mask, runtime, same, values_of
 

@@ -19,12 +19,12 @@ from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.settings import AdamWParams
 from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
-from stages.study import checkpoints as trajectory
+from stages.study import trajectory
 from stages.study.bound import examples_for, log_all_regions, log_models, variance_term
-from stages.study.checkpoints import Trace, checkpoints, trace
 from stages.study.frames import bounds
-from stages.study.paradigms import finetune_and_graft, settings_of
+from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.settings import Checkpoints
+from stages.study.trajectory import Trace, checkpoints, trace
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_training
 from stages.workflow.core.evaluation.study_cell import train_set

@@ -13,8 +13,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, predict
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training.finetuning import TrainingCell
-from stages.study.parameter_efficient import plans_of, train_efficiently
-from stages.study.peft_methods import METHODS, attach, trained_parameters
+from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
 from stages.study.settings import PeftTraining
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, save_with_words, toy_rows
 

@@ -19,7 +19,7 @@ from skill_grafting.localizers.registry import Localizer
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from stages.study.localizer_sweep import rank, sweep
-from stages.study.readouts import read
+from stages.study.readout import read
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
