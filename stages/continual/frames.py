@@ -18,7 +18,7 @@ ACCURACY = [
     *WALK, "task", "place", "length", "step", "after", "variant", "n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss",
     "agreement", "unchanged", "agreement_with_own", "majority",
 ]  # fmt: skip
-MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own", "rate_factor"]
+MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own"]
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 ALONE = "a model for each task"
 
@@ -28,7 +28,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
     pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
-    kept after each step, and the multiple of the learning rate that dev chose for it.  Raises DataError that names a missing
+    kept after each step.  Raises DataError that names a missing
     record with the `dvc repro` that makes it, or one of other tasks.
     """
     settings = params.sequence
@@ -36,7 +36,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     walks = grid(method=settings.methods, order=chosen, seed=params.seeds)
     cells = [{**walk, "task": task} for walk in walks for task in chosen[walk["order"]]]
     path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
-    needs = ("rows", "place", "kept_bytes", "model_bytes", "training")
+    needs = ("rows", "place", "kept_bytes", "model_bytes")
     records = Records("continual", "sequence", path, cells, needs=needs)
 
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
@@ -53,7 +53,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
 
 
 def _kept(cell: Cell, record: Row) -> list[Row]:
-    facts = {name: record.get(name) for name in ("region", "own")} | {"rate_factor": record["training"]["rate_factor"]}
+    facts = {name: record.get(name) for name in ("region", "own")}
     return [{**cell, "place": record["place"], **record["kept_bytes"], "model": record["model_bytes"], **facts}]
 
 
@@ -227,15 +227,9 @@ def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, publis
         "of_seeds": counts(seed=memory.seed.nunique()),
         "test_rows": " to ".join(dict.fromkeys(f"{n:g}" for n in (lengths.min(), lengths.max()))),
         "published": ", ".join(name for name in published if name in {*rows.task}),
-        "rates": "; ".join(f"{words(name)} {_times(memory.rate_factor[memory.method == name])}" for name in methods),
         "others": "".join(f"{mark} {text}" for mark, text in zip([";", *[","] * len(others)], others, strict=False)),
         "whole": size(memory.model.max()),
         "head": size((kept["head"] / kept.place).mean()),
         "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
         "most": most if pd.notna(most) else 0.0,
     }])  # fmt: skip
-
-
-def _times(factors: pd.Series) -> str:
-    """How often dev chose each multiple of the learning rate: "1 (5), 4 (7)"."""
-    return ", ".join(f"{factor:g} ({count})" for factor, count in factors.value_counts().sort_index().items())

@@ -1,10 +1,9 @@
 """The ways to learn one task after another on one shared model: naive, grafting, replay and EWC.
 
 All train each task in the same number of steps, with the same clipping, and draw its batches in the same order (TaskSequence).
-They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning
-rate is one of the same few for all, and the new task's dev rows choose it for each method: at the rate of full fine-tuning
-a region of 1 % would be trained less than it can be.  The gradient is clipped as naive fine-tuning clips it, before a mask leaves
-anything of it out: so at one rate a selected parameter takes the step that it would take there.
+They differ in what else is in a step, in what may move, and in what they keep of a task.  The learning rate is that of the task's own
+fine-tuning for all of them, and the gradient is clipped as naive fine-tuning clips it, before a mask leaves anything of it out: so a
+selected parameter takes the step that it would take there.
 
 Grafting (paper, section 5.2 and appendix C.3): with gamma_n the region of the n-th task, training for it
 moves  gamma_n without the union of gamma_i, i < n  alone, and the model for task n is the graft of the
@@ -16,7 +15,7 @@ is forgotten, whatever the data are.  What the paper leaves open, and what is ch
 * where a region starts: at its pretrained values, as "train the parameters in the region" says, with
   the earlier tasks' regions in place as trained and everything else pretrained.  That is the model
   that will answer for the task, so training sees what inference uses;
-* how long and with which step: as the task's own fine-tuning, at a multiple of the rate chosen there;
+* how long and with which step: as the task's own fine-tuning;
 * a new head (standard mode; the paper has none): trained with its task's region, kept with it.
 
 Experience replay (Chaudhry et al. 2019): a few rows of every earlier task are stored, and each batch of a new one has
@@ -50,7 +49,7 @@ from skill_grafting.grafting.region import Region, Tensors, grouped
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.label_model import LabelModel, put
+from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
@@ -58,7 +57,6 @@ from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_to
 from skill_grafting.settings import FinetuneParams, ModelParams, Params, Section
 from skill_grafting.training.course import Part
 from skill_grafting.training.finetuning import plan_for, steps_for, trained_names
-from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
@@ -70,8 +68,8 @@ class TaskSequence:
     """The shared model, live, and what its tasks are learned from.
 
     Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same random head,
-    batches and dropout, whichever tasks came before, but for the learning rate, of which some multiples are tried.  So the
-    first task of a naive sequence is that fine-tuning at its own rate, bit for bit where the caps on steps agree.
+    batches and dropout, whichever tasks came before.  So the first task of a naive sequence is that fine-tuning, bit for bit where
+    the caps on steps agree.
     `rows`: task -> split -> rows; `finetune` is the section with the cap of the sequence.
     """
 
@@ -81,7 +79,6 @@ class TaskSequence:
     finetune: FinetuneParams
     model: ModelParams
     seed: int
-    rate_factors: list[float]
     learned: list[str] = field(default_factory=list)
 
     @classmethod
@@ -94,7 +91,7 @@ class TaskSequence:
         settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
         with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
             shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
-        return cls(shared, rows, chosen, settings, params.model, seed, params.sequence.rate_factors)
+        return cls(shared, rows, chosen, settings, params.model, seed)
 
     def view(self, task: str) -> LabelModel:
         """The shared model as it reads this task."""
@@ -104,10 +101,10 @@ class TaskSequence:
         """Optimizer steps of one training of a task."""
         return steps_for(self.finetune, len(self.view(task).task.labels), len(self.rows[task]["train"]))
 
-    def plans(self, task: str) -> dict[float, TrainPlan]:
-        """The plan of a task's own training, at each multiple of its learning rate."""
+    def plan(self, task: str) -> TrainPlan:
+        """The plan of a task's own training."""
         size, rate = (self.chosen[task][name] for name in ("batch_size", "learning_rate"))
-        return {factor: plan_for(self.finetune, size, factor * rate, self.steps(task)) for factor in self.rate_factors}
+        return plan_for(self.finetune, size, rate, self.steps(task))
 
     def new_head(self, task: str) -> None:
         """Give a task the head that its own fine-tuning started from; torch's generator has to be seeded for it."""
@@ -138,11 +135,6 @@ class TaskSequence:
         return bytes_of(self.shared.parameters().values()) - self.head_bytes(self.rows)
 
 
-def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of live parameters."""
-    return {name: weight.detach().clone() for name, weight in weights.items()}
-
-
 class Naive:
     """Fine-tune one model on one task after another; nothing is kept but the heads."""
 
@@ -150,31 +142,20 @@ class Naive:
         self.sequence, self.settings = sequence, settings
 
     def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Train the model on the next task at every rate, keep the best on its dev rows, and return the record."""
+        """Train the model on the next task, and return the record."""
         self.prepare(task)
         sequence, view = self.sequence, self.sequence.view(task)
-        plans = sequence.plans(task)
+        plan = sequence.plan(task)
         examples, dev = (view.encode(sequence.rows[task][split]) for split in ("train", "dev"))
-        # what earlier tasks left beside the weights follows from what their own training read
-        start = copies(self.trained(task))
-
-        def train_at(point: Point) -> Trained[dict[str, Tensor]]:
-            plan = plans[point["rate_factor"]]
-            put(self.trained(task), start)
-            with seeded_torch("finetune", task, sequence.seed):
-                sequence.new_head(task)
-                trained = self.trained(task)
-                batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
-                hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back, resumes=True)
-                training = train(batches, trained, plan, hooks, self.moving(task, trained))
-            record = {"learning_rate": plan.learning_rate, "kept_step": training.step}
-            return Trained(copies(trained), dev_score(view, dev), record)
-
-        best = search(({"rate_factor": factor} for factor in plans), train_at)
-        put(self.trained(task), best.kept)
+        with seeded_torch("finetune", task, sequence.seed):
+            sequence.new_head(task)
+            trained = self.trained(task)
+            batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
+            hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back, resumes=True)
+            training = train(batches, trained, plan, hooks, self.moving(task, trained))
         sequence.learned.append(task)
         self.keep(task)
-        return {**best.point, "grid": best.grid}
+        return {"learning_rate": plan.learning_rate, "kept_step": training.step}
 
     def prepare(self, task: str) -> None:
         """Bring the model into the state that training for a task starts from."""

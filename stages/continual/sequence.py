@@ -63,7 +63,7 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
     """Learn the tasks of a sequence in order; after each predict the test rows of all so far."""
     sequence, done = learner.sequence, Trace()
     tests = {task: sequence.view(task).encode(rows["test"][: test_max or None]) for task, rows in sequence.rows.items()}
-    steps = sum(sequence.steps(task) for task in sequence.rows) * len(sequence.rate_factors)
+    steps = sum(sequence.steps(task) for task in sequence.rows)
     with progress(title, steps, "step") as bar:
         for task in sequence.rows:
             training = learner.learn(task, bar.update)
@@ -121,7 +121,7 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
 def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
-        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.max_steps", "sequence.rate_factors",
+        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.max_steps",
         "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
     make_folders(paths.stage_dir("sequence", (method, order), seed))

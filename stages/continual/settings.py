@@ -1,7 +1,7 @@
 """Settings of continual learning, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,6 @@ class SequenceParams(Section):
     methods: list[Literal["naive", "grafting", "replay", "ewc"]]
     orders: list[Name]
     max_steps: Positive | None
-    rate_factors: list[Annotated[float, Field(gt=0, le=1e6)]] = Field(min_length=1)
     test_max: Count
 
 

@@ -19,7 +19,6 @@ from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training.finetuning import at_point, finetune
 from stages.continual import methods
@@ -46,7 +45,7 @@ def params(mode: str) -> SimpleNamespace:
     }
     return SimpleNamespace(
         model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
-        sequence=SimpleNamespace(max_steps=STEPS, rate_factors=[1.0], test_max=TEST),
+        sequence=SimpleNamespace(max_steps=STEPS, test_max=TEST),
         order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
         method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
     )  # fmt: skip
@@ -84,25 +83,6 @@ def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(a
             own = at_point(TRAINING, chosen_point(task, SEED))
             alone = finetune(open_training(task, SEED, model_settings(mode), runtime()), own).model
             assert same(values_of(made.sequence.view(task)), values_of(alone)) == (place == 0)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_task_keeps_the_rate_that_is_best_on_its_dev_rows_and_what_that_left(after_main, method):
-    after_main("standard")
-    ends = {}
-    for factors in ([1.0], [0.1], [1.0, 0.1], [0.1, 1.0]):
-        made = learner(method, "standard")
-        made.sequence.rate_factors = factors
-        ends[*factors] = made.learn("toy"), weights_of(made)
-    scores = {factor: ends[factor,][0]["grid"][0] for factor in (1.0, 0.1)}
-    best = max(scores, key=lambda factor: (scores[factor]["dev_accuracy"], -scores[factor]["dev_loss"]))
-    for both in ((1.0, 0.1), (0.1, 1.0)):
-        record, weights = ends[both]
-        assert record["rate_factor"] == best and same(weights, ends[best,][1]), "of another rate there is no trace"
-    assert not same(ends[1.0,][1], ends[0.1,][1]), "control"
-    view = made.sequence.view("toy")
-    score = dev_score(view, view.encode(made.sequence.rows["toy"]["dev"]))
-    assert scores[best]["dev_loss"] == pytest.approx(-score[1]), "on dev"
 
 
 def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batches(after_main):
