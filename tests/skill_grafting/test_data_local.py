@@ -10,7 +10,7 @@ import pytest
 from skill_grafting.data.local import load_local
 from skill_grafting.data.tasks import Prompt, TaskSpec
 from skill_grafting.errors import DataError, ModelError
-from skill_grafting.models.sources import find_checkpoint
+from skill_grafting.models.folders import find_checkpoint
 from stages import fetch
 from stages.workflow.core import paths
 from tests.settings_files import lay_out_settings

@@ -16,11 +16,12 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from skill_grafting.errors import ModelError, StorageError
 from skill_grafting.io import replacing
-from skill_grafting.models.anatomy import most_tokens, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.models.loading import load_model, load_tokenizer, read_tensors
 from skill_grafting.models.predicting import dev_score, predict
+from skill_grafting.models.probing import most_tokens
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import parameter_groups
 from skill_grafting.models.visibility import sees_later_words

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from skill_grafting.data.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import ModelError
 from skill_grafting.io import write_json
-from skill_grafting.models import sources
+from skill_grafting.models import folders
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import predict
 from skill_grafting.training.finetuning import TrainingCell
@@ -68,7 +68,7 @@ def test_a_hub_id_is_asked_for_on_the_hub_and_predicts_the_same(
 
     asked, fetched = [], tmp_path / "snapshots" / "0123abcd"
     shutil.copytree(elsewhere, fetched)
-    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    monkeypatch.setattr(folders, "hub_answers", lambda: True)
     monkeypatch.setattr(
         huggingface_hub,
         "snapshot_download",

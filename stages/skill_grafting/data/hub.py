@@ -1,17 +1,11 @@
-"""Data sets of the Hugging Face hub, without loading scripts: nothing from the hub is ever run.
+"""Data sets of the Hugging Face hub, without loading scripts: nothing from the hub is ever run."""
 
-One short request finds out whether it answers, since the libraries retry for minutes where there is no network.
-"""
-
-import os
 import sys
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError, one_line
+from ..offline import endpoint, hub_answers
 from .rows import Row
 from .tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 
@@ -20,7 +14,6 @@ if TYPE_CHECKING:
 
 # What a text calls the item of the list that its row is made for.
 ITEM = "item"
-OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
 def load_hub(spec: TaskSpec) -> tuple[dict[str, list[Row]], dict[str, Any]]:
@@ -33,17 +26,15 @@ def load_hub(spec: TaskSpec) -> tuple[dict[str, list[Row]], dict[str, Any]]:
     if spec.hub is None:
         remedy = f"set data.source to packaged or local, or `task.{spec.name}.hub`"
         raise DataError(f"task {spec.name}: no data set of the hub is known for it; {remedy}")
-    reachable = hub_reachable()
-    if not reachable:
-        go_offline()  # before `datasets` is imported, which else would try again for minutes
-    builder, names = _prepared(spec, spec.hub, reachable), spec.hub.splits
+    builder, names = _prepared(spec, spec.hub), spec.hub.splits
     # of a beginning such as train[:1000] the name of the split
     _require(spec, "split", [name.partition("[")[0] for name in names.values()], builder.info.splits)
     splits = {split: _rows(spec, spec.hub, builder.as_dataset(split=name)) for split, name in names.items()}
     return splits, {"source": "hub", "path": spec.hub.path, "name": spec.hub.name, "revision": str(builder.hash)}
 
 
-def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> "DatasetBuilder":
+def _prepared(spec: TaskSpec, source: HubSource) -> "DatasetBuilder":
+    reachable = hub_answers()  # asked before `datasets` is imported, which would try again for minutes
     import datasets
 
     if not sys.stderr.isatty():
@@ -55,7 +46,7 @@ def _prepared(spec: TaskSpec, source: HubSource, reachable: bool) -> "DatasetBui
     except Exception as problem:  # the hub's libraries raise errors of many kinds, all with one remedy
         if not reachable:
             raise DataError(
-                f"task {spec.name}: {_endpoint()} can't be reached, and {source.path} is not in the cache of `datasets`; "
+                f"task {spec.name}: {endpoint()} can't be reached, and {source.path} is not in the cache of `datasets`; "
                 f"go online, or set data.source=packaged (tasks {', '.join(packaged_tasks())}), "
                 f"or data.source=local with your own files under data.root"
             ) from problem
@@ -111,42 +102,3 @@ def _label(spec: TaskSpec, source: HubSource, value: object) -> str | None:
         return source.labels[value]
     strange = f"the label {value!r}, which is not the number of one of {', '.join(source.labels)}"
     raise DataError(f"task.{spec.name}.hub.labels: {source.path} has {strange}")
-
-
-def hub_reachable(timeout_s: float = 4.0) -> bool:
-    """True if the hub (or the mirror in HF_ENDPOINT) answers in time; False where an offline switch is on."""
-    if any(os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE") for switch in OFFLINE_SWITCHES):
-        return False
-    answered = threading.Event()
-    # In a thread, since the time limit of a request doesn't cover looking up the host's name.
-    request = threading.Thread(target=_request, args=(answered, timeout_s), daemon=True)
-    request.start()
-    request.join(timeout_s)
-    return answered.is_set()
-
-
-def go_offline() -> None:
-    """Make the Hugging Face libraries of this process, and of those it starts, use their caches alone."""
-    for switch in OFFLINE_SWITCHES:
-        os.environ[switch] = "1"
-    # A library reads its switch when it is imported; one that was imported before gets it here.
-    for name in ("huggingface_hub.constants", "datasets.config"):
-        if name in sys.modules:
-            sys.modules[name].HF_HUB_OFFLINE = True
-
-
-def _endpoint() -> str:
-    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-
-
-def _request(answered: threading.Event, timeout_s: float) -> None:
-    request = urllib.request.Request(_endpoint(), method="HEAD")
-    try:
-        urllib.request.urlopen(request, timeout=timeout_s).close()
-    except urllib.error.HTTPError as answer:
-        # The hub itself answers, if only with a refusal of this address; a 5xx is a gateway's excuse.
-        if answer.code >= 500:
-            return
-    except (OSError, ValueError):
-        return
-    answered.set()

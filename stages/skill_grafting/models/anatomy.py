@@ -91,19 +91,3 @@ def read_anatomy(folder: Path) -> ModelSpec:
         raise ModelError(
             f"{folder / FILE}: damaged: {plain_problem(error.errors()[0], 'anatomy', ModelSpec)}"
         ) from None
-
-
-def most_tokens(model: "PreTrainedModel") -> int | None:
-    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
-    from torch.nn import Embedding
-
-    from .probing import run_of
-
-    ran = {*run_of(model).order}  # not so the positions in the images that a model may see, too
-    tables = {name: part for name, part in model.named_modules() if isinstance(part, Embedding) and name in ran}
-    own_names = ((name.rpartition(".")[2], part) for name, part in tables.items())
-    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
-    if not learned:
-        return None
-    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
-    return model.config.get_text_config().max_position_embeddings - (0 if padding is None else padding + 1)

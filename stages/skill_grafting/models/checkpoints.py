@@ -17,9 +17,10 @@ from ..errors import ModelError, one_line
 from ..grafting.region import named_weights
 from ..grafting.select import LazyTensors
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, most_tokens, shapes_of
+from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, shapes_of
+from .folders import CONFIG, commit_of, find_checkpoint, weight_files
 from .loading import MADE_ANEW, POOLERS, is_dropout, load_config, quiet_transformers
-from .sources import CONFIG, commit_of, find_checkpoint, weight_files
+from .probing import most_tokens
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,8 @@ from .anatomy import (
     write_anatomy,
 )
 from .checkpoints import FLOATS, Checkpoint, Named, listed
+from .folders import commit_of
 from .loading import MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
-from .sources import commit_of
 from .structure import anatomy_of, require_embeddings
 from .visibility import require_readable
 

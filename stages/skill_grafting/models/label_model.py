@@ -18,8 +18,9 @@ from ..errors import ModelError
 from ..grafting.region import named_weights
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import ModelSpec, most_tokens, read_anatomy
+from .anatomy import ModelSpec, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
+from .probing import most_tokens
 from .structure import parameter_groups
 from .visibility import Reader
 

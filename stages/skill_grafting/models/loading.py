@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..digest import list_files, require_listed
 from ..errors import ModelError, one_line
-from .anatomy import CLASSES, HEAD, SOME_LABELS
-from .structure import parameter_groups
+from .anatomy import CLASSES, SOME_LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -67,7 +66,8 @@ def load_model(
     except Exception as error:  # transformers checks little of config.json and fails on the rest in many ways
         raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
-        if not (new_head and parameter_groups(model, mode).get(name) == HEAD):
+        in_head = mode == "standard" and not name.startswith(f"{model.base_model_prefix}.")
+        if not (new_head and in_head):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors, model.unused_tensors = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Embedding, Module
 
 from ..errors import ModelError, one_line
 
@@ -69,6 +69,18 @@ def vocabulary_size(model: "PreTrainedModel") -> int:
         raise ModelError(
             f"is a model of the kind {kind}, which has no embeddings of tokens, so no text can be read with it"
         ) from None
+
+
+def most_tokens(model: "PreTrainedModel") -> int | None:
+    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
+    ran = {*run_of(model).order}  # not so the positions in the images that a model may see, too
+    tables = {name: part for name, part in model.named_modules() if isinstance(part, Embedding) and name in ran}
+    own_names = ((name.rpartition(".")[2], part) for name, part in tables.items())
+    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
+    if not learned:
+        return None
+    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
+    return model.config.get_text_config().max_position_embeddings - (0 if padding is None else padding + 1)
 
 
 @torch.no_grad()

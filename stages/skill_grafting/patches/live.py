@@ -27,8 +27,8 @@ from ..grafting.modules import Places, places_of, read, write
 from ..grafting.region import named_weights
 from ..grafting.select import LazyTensors
 from ..models.anatomy import CLASSES
+from ..models.folders import find_checkpoint
 from ..models.loading import load_model
-from ..models.sources import find_checkpoint
 from .base import Weights
 from .patch_file import GraftFile, read_patch
 

@@ -12,7 +12,7 @@ from ..grafting.region import Region
 from ..localizers.evidence import LocalizerInput
 from ..localizers.registry import Budget, FoundMask, find_mask, localizer_of
 from ..models.evidence import draws
-from ..models.sources import weight_files
+from ..models.folders import weight_files
 from ..progress import progress
 from ..settings import Section
 from .options import LocalizeOptions

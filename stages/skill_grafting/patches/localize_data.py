@@ -18,8 +18,8 @@ from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_scores
+from ..models.folders import has_tokenizer, wanted_links
 from ..models.label_model import LabelModel
-from ..models.sources import has_tokenizer, wanted_links
 from ..models.visibility import require_causal
 from ..runtime import Runtime, start
 from ..settings import ModelParams, RuntimeParams

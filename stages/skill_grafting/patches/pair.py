@@ -10,9 +10,10 @@ from torch import Tensor
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
-from ..models.anatomy import CLASSES, ModelSpec, most_tokens
+from ..models.anatomy import CLASSES, ModelSpec
 from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.loading import load_tokenizer
+from ..models.probing import most_tokens
 from ..models.structure import require_embeddings
 from .base import read_as
 
@@ -21,7 +22,7 @@ from .base import read_as
 class Pair:
     """A pretrained and a fine-tuned checkpoint of one architecture, under the same names, and the base's tokenizer.
 
-    `most_tokens` is as anatomy.py has it; `unread`: tensors of the fine-tuned one that its class computes without.
+    `most_tokens` is as probing.py has it; `unread`: tensors of the fine-tuned one that its class computes without.
     """
 
     base: Named

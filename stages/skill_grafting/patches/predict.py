@@ -7,10 +7,10 @@ from tabulate import tabulate
 
 from ..errors import DataError, ModelError
 from ..models import predicting
-from ..models.anatomy import most_tokens
 from ..models.checkpoints import Checkpoint, labels_of, mode_of
 from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
+from ..models.probing import most_tokens
 from ..words import percent
 from .live import load_graft
 from .localize_data import best_device, longest_text
