@@ -1,20 +1,18 @@
 """calibration: calibration error of all models of one seed."""
 
 from skill_grafting.io import read_json, require, write_sealed
+from skill_grafting.metrics.scores import calibration_scores
+from skill_grafting.metrics.temperature import frontier
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_cell
 
 
 @stage
 def main(seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     params = load_params("tasks", "calibration")
-
-    from skill_grafting.metrics.scores import calibration_scores
-    from skill_grafting.metrics.temperature import frontier
-    from stages.workflow.core.stored import read_cell
-
     settings = params.calibration
     for task in params.tasks:
         tests, dev = read_cell(task, seed), read_cell(task, seed, dev=True)

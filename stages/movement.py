@@ -1,5 +1,9 @@
 """movement: the parameters of one (task, seed), ordered by how far fine-tuning moved them."""
 
+from skill_grafting.grafting.mask_file import write_order
+from skill_grafting.localizers.movement import movement_order
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.loading import read_tensors
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -9,12 +13,6 @@ from stages.workflow.core.stage import stage
 def main(task: str, seed: int) -> None:
     """Store the order of the parameters that moved most, as many as the largest later mask needs."""
     params = load_params("movement", "graft.region")
-
-    from skill_grafting.grafting.mask_file import write_order
-    from skill_grafting.localizers.movement import movement_order
-    from skill_grafting.models.anatomy import read_anatomy
-    from skill_grafting.models.loading import read_tensors
-
     anatomy = read_anatomy(paths.PRETRAINED)
     region = anatomy.region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)

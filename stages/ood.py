@@ -1,19 +1,17 @@
 """ood: scores of one seed's models on the test sets of other tasks."""
 
 from skill_grafting.io import write_sealed
+from skill_grafting.metrics.scores import classification_scores
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_cell, read_task
 
 
 @stage
 def main(seed: int) -> None:
     """Derive out-of-distribution scores of every task from the stored predictions."""
     params = load_params("tasks")
-
-    from skill_grafting.metrics.scores import classification_scores
-    from stages.workflow.core.stored import read_cell, read_task
-
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))
         del scores[task]

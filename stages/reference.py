@@ -3,18 +3,36 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
+from skill_grafting import runtime
+from skill_grafting.metrics.predictions import write_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import ModelParams
+from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import cell_sets, read_task
+
+
+def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:
+    """Store what the fine-tuned and the pretrained model of a cell predict; returns a line for the log."""
+    model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, machine)
+    evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
+    with evaluation.progress(f"reference {task}-{seed}"):
+        evaluation.predict(FINETUNED)
+        reset_to_pretrained(model, read_anatomy(paths.PRETRAINED), paths.PRETRAINED)
+        evaluation.predict(PRETRAINED)
+    write_predictions(paths.predictions("reference", task, seed), evaluation.predictions())
+    return f"reference {task}-{seed}: {evaluation.describe()}"
 
 
 @stage
 def main(seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
     params = load_params("tasks", *MODEL)
-
-    from skill_grafting import runtime
-    from stages.workflow.core.evaluation.reference import predict_reference
-
     machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_reference(task, seed, params.model, machine))

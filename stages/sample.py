@@ -1,20 +1,18 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
+from skill_grafting.data.sampling import draw_sample
 from skill_grafting.digest import list_files
 from skill_grafting.io import read_rows, replacing, require, write_rows
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task
 
 
 @stage
 def main(task: str, seed: int) -> None:
     """Draw train, dev and test of a task for a seed."""
     settings = load_params("data.k", "data.scarce", "data.dev_share", "data.test_max")
-
-    from skill_grafting.data.sampling import draw_sample
-    from stages.workflow.core.stored import read_task
-
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, settings.data)
     with replacing(paths.sample_dir(task, seed)) as folder:

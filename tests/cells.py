@@ -20,11 +20,11 @@ from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors, save_model
 from skill_grafting.training.finetuning import TrainingCell, finetune
+from stages.evaluate import predict_grafts
+from stages.reference import predict_reference
 from stages.study.anchor import anchor
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.grafts import predict_grafts
-from stages.workflow.core.evaluation.reference import predict_reference
 from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, pair_rows, runtime, toy_rows
 
 SEED, TASKS = 0, {"toy": TOY, "pairs": PAIRS}

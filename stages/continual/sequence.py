@@ -17,7 +17,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.continual.methods import METHODS, Naive, TaskSequence
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import write_record
+from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 

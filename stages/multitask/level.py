@@ -10,7 +10,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import write_record
+from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task

@@ -25,7 +25,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.workflow.core import paths
-from stages.workflow.core.evaluation.study_cell import variant_rows, write_record
+from stages.workflow.core.scoring import variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 

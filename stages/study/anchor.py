@@ -14,7 +14,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import train_set, write_record
+from stages.workflow.core.scoring import train_set, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task, read_test_sets

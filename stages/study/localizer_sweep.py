@@ -11,7 +11,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
+from stages.workflow.core.scoring import study_evaluation, variant_rows, write_record
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

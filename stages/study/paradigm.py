@@ -16,7 +16,7 @@ from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of, open_training
-from stages.workflow.core.evaluation.study_cell import study_sets, write_record
+from stages.workflow.core.scoring import study_sets, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 

@@ -31,7 +31,7 @@ from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training
-from stages.workflow.core.evaluation.study_cell import study_sets, variant_rows, write_record
+from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import chosen_point

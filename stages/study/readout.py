@@ -16,7 +16,7 @@ from skill_grafting.settings import FinetuneParams, Params
 from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_training
-from stages.workflow.core.evaluation.study_cell import study_evaluation, variant_rows, write_record
+from stages.workflow.core.scoring import study_evaluation, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import chosen_point

@@ -24,7 +24,7 @@ from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import SurgeryParams, WarmedUp
 from stages.workflow.core import paths
 from stages.workflow.core.cells import open_training
-from stages.workflow.core.evaluation.study_cell import write_record
+from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_test_sets

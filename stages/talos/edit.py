@@ -44,8 +44,8 @@ from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.evaluation.study_cell import write_record
 from stages.workflow.core.resume import regained_seconds
+from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import chosen_point, read_task

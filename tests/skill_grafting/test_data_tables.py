@@ -12,7 +12,7 @@ from skill_grafting.data.tasks import TaskSpec, resolve_tasks
 from skill_grafting.digest import list_files
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, read_rows, write_rows, write_sealed
-from stages.workflow.core import fetching
+from stages import fetch
 
 SPEC = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
 
@@ -49,7 +49,7 @@ def test_relabel_renames_and_drops():
     assert labels == {"a": "positive", "b": "negative", "e": "positive", "f": "negative", "d": "negative"}
     assert table.card["dropped"]["train"] == {"with the label 'maybe'": 1}
     dropped = "1 dropped (with the label 'maybe': 1); labels that are used: negative, positive, yes, no"
-    assert fetching.summary_line(table.card) == f"mine: 4 train, 1 test rows, {dropped}"
+    assert fetch.summary_line(table.card) == f"mine: 4 train, 1 test rows, {dropped}"
 
 
 @pytest.mark.parametrize(("raw", "message"), [
@@ -140,11 +140,11 @@ def test_whole_folder(tmp_path):
             (tmp_path / name / f"{split}.tsv").write_text(text, encoding="utf-8")
     data = SimpleNamespace(source="local", root=str(tmp_path), columns={})
     ood = SimpleNamespace(sets={"first": ["second"], "absent": ["third"]}, test_max=0, leaks="drop")
-    names = fetching.needed_sets(["first"], ood.sets)
+    names = fetch.needed_sets(["first"], ood.sets)
     assert names == ["first", "second"]
     specs, out = {name: SPEC.model_copy(update={"name": name}) for name in names}, tmp_path / "out"
-    written = {name: fetching.write_table(spec, data, None, out, {}) for name, spec in specs.items()}
-    shared = fetching.write_ood(["first"], {name: texts for name, (texts, _) in written.items()}, ood, out)
+    written = {name: fetch.write_table(spec, data, None, out, {}) for name, spec in specs.items()}
+    shared = fetch.write_ood(["first"], {name: texts for name, (texts, _) in written.items()}, ood, out)
     counts = shared["first"]["second"]
     assert counts["used"] == counts["test"] - counts["leaked"] and counts["leaked"] > 0
     assert read_json(out / "leakage.json") == shared
@@ -154,9 +154,9 @@ def test_whole_folder(tmp_path):
     sets = {f"{name}/{file}" for name in names for file in ("card.json", "table.jsonl")}
     lists = {f"{folder}SHA256SUMS" for folder in ("", "first/", "second/", "first/ood/")}
     assert {*files} == sets | lists | {"leakage.json", "first/ood/second.jsonl"}
-    assert fetching.summary_line(written["second"][1]) == "second: 30 train, 30 test rows, 27 test texts also in train"
+    assert fetch.summary_line(written["second"][1]) == "second: 30 train, 30 test rows, 27 test texts also in train"
     line = f"first -> second: {counts['used']} of 30 test rows; {counts['leaked']} in first's training data, left out"
-    assert [*fetching.ood_lines(["first"], ood, shared)] == [line]
+    assert [*fetch.ood_lines(["first"], ood, shared)] == [line]
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "scores.json"])
@@ -186,7 +186,7 @@ def test_a_task_made_of_others_has_their_rows_and_trains_on_no_test_text_of_any(
             write_rows(tmp_path / name / f"{split}.jsonl", [{"sentence2": None, **item} for item in rows])
     both = SPEC.model_copy(update={"name": "both", "parts": [*sides]})
     data = SimpleNamespace(source="local", root=str(tmp_path), columns={})
-    _, card = fetching.write_table(both, data, None, tmp_path / "out", {**specs, "both": both})
+    _, card = fetch.write_table(both, data, None, tmp_path / "out", {**specs, "both": both})
     rows = read_rows(tmp_path / "out/both/table.jsonl")
     assert {item["sentence1"] for item in rows if item["split"] == "train"} == {"one", "two", "four"}
     assert {item["sentence1"] for item in rows if item["split"] == "test"} == {"three", "shared", "five"}

@@ -20,7 +20,7 @@ from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from skill_grafting.training.grid import Trained, search
 from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
-from stages.workflow.core.live import live_curves
+from stages.finetune import live_curves
 from tests.pico import finetune_settings, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)

@@ -22,7 +22,7 @@ from stages.study.localizer_sweep import rank, sweep
 from stages.study.readout import read
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.evaluation.study_cell import against_finetuned, study_sets, train_set, variant_rows
+from stages.workflow.core.scoring import against_finetuned, study_sets, train_set, variant_rows
 from tests.cells import OTHER, OTHER_ROWS, SEED
 from tests.pico import TOY, all_localizers, finetune_settings, graft_settings, model_settings, runtime
 

@@ -7,7 +7,7 @@ from typing import Any
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import ModelError
 from skill_grafting.io import read_json, read_rows, require
-from skill_grafting.metrics.predictions import Predictions, read_predictions
+from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions
 from stages.workflow.core import paths
 
 
@@ -22,6 +22,11 @@ def read_test_sets(task: str, seed: int) -> dict[str, list[dict]]:
     for file in sorted(paths.ood_table(task, "x").parent.glob("*.jsonl")):
         sets[file.stem] = read_rows(file)
     return sets
+
+
+def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:
+    """The rows that the main pipeline predicts of a cell: its test sets, its own first, and behind them its dev rows."""
+    return {**read_test_sets(task, seed), dev_set(task): read_rows(paths.sample(task, seed, "dev"))}
 
 
 def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
