@@ -13,14 +13,25 @@ from torch import Tensor
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders, read_rows, write_sealed
 from skill_grafting.localizers.registry import Budget, find_mask
-from skill_grafting.merging import names
-from skill_grafting.merging.arithmetic import choose_alpha, mean_normalised, shifted, task_vector
-from skill_grafting.merging.stitch import stitch
-from skill_grafting.merging.vectors import agreed, dare_merge, summed, tall_mask, ties_merge, within
+from skill_grafting.merging import (
+    AVERAGE,
+    CONSENSUS,
+    agreed,
+    choose_alpha,
+    mean_normalised,
+    merged_vector,
+    shifted,
+    stitch,
+    summed,
+    tall_mask,
+    task_vector,
+    within,
+)
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from skill_grafting.metrics.scores import Row, score_rows
@@ -32,7 +43,7 @@ from skill_grafting.models.shared import SharedModel
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
 from skill_grafting.settings import Params
-from stages.merge.settings import AlphaSearch, CombinationParams
+from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
@@ -45,21 +56,21 @@ INDEX_BYTES = 4
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; returns a line for the log."""
-    tasks, kind = params.merge.groups[group], names.kind_of(method)
+    tasks, kind = params.merge.groups[group], kind_of(method)
     cell = Group.open(method, tasks, seed, params, machine)
     tensors, facts = merge(method, cell, params.combination)
     rows = []
     with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
         for task in tasks:
-            models = {names.LOCALIZED: cell.models[task]} if kind == names.LOCALIZED else {}
+            models = {LOCALIZED: cell.models[task]} if kind == LOCALIZED else {}
             target = paths.merged_logits(method, group, task, seed)
-            rows += _measured(cell, task, {**models, names.MERGED: tensors}, target, params)
+            rows += _measured(cell, task, {**models, MERGED: tensors}, target, params)
             bar.update(1)
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
     heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
     header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
     write_sealed(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
-    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == names.MERGED)
+    scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 
 
@@ -87,12 +98,12 @@ class Group:
             shared = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], params.model, machine)
         for task, view in shared.views.items():
             view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
-        if names.kind_of(method) == FINETUNED:
+        if kind_of(method) == FINETUNED:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
         pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
-        if names.kind_of(method) == names.LOCALIZED:
+        if kind_of(method) == LOCALIZED:
             grafts = [localize(method, task, seed, params, machine) for task in tasks]
         else:
             grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
@@ -104,7 +115,7 @@ class Group:
 
 def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
     """The graft of a task by the localizer and size in a name such as stitch_0.01."""
-    localizer, share = names.read_localized(method)
+    localizer, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
@@ -117,15 +128,21 @@ def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[s
     facts: dict[str, Any] = {"bytes": bytes_of(cell.pretrained.values())}
     if cell.grafts:
         # the union of the masks is the same by every rule
-        own_rule = names.MEAN if names.kind_of(method) == names.LOCALIZED else names.SUM
-        united = StoredMask(*stitch(cell.grafts, cell.pretrained, names.STITCHES.get(method, own_rule)), {}, {})
-        facts = {"bytes": _stored_bytes(united), "single_bytes": [_stored_bytes(graft) for graft in cell.grafts]}
-        facts |= {"graftable": united.mask.region.size, "collisions": count_collisions(cell.grafts, cell.pretrained)}
-        if method in names.STITCHES or names.kind_of(method) == names.LOCALIZED:
-            return transplant(cell.pretrained, united.values, united.mask), facts
-    vector, found = _vector(method, cell, settings)
-    facts |= found
-    if method not in names.TUNED:
+        own_rule = "mean" if kind_of(method) == LOCALIZED else "sum"
+        rule = method.removeprefix("stitch_") if method in STITCHES else own_rule
+        mask, values = stitch(cell.grafts, cell.pretrained, rule)
+        single_bytes = [_stored_bytes(graft.mask, graft.values) for graft in cell.grafts]
+        facts = {"bytes": _stored_bytes(mask, values), "single_bytes": single_bytes, "graftable": mask.region.size}
+        facts["collisions"] = count_collisions(cell.grafts, cell.pretrained)
+        if method in STITCHES or kind_of(method) == LOCALIZED:
+            return transplant(cell.pretrained, values, mask), facts
+    if method == CONSENSUS:
+        vector, found = consensus(cell, settings.search)
+        facts |= found
+    else:
+        way, share = method.removeprefix("grafted_"), getattr(settings.shares, method, None)
+        vector = merged_vector(way, cell.pretrained, cell.models, share, seed=cell.seed)
+    if method == AVERAGE:
         return shifted(cell.pretrained, vector, 1 / len(cell.models)), facts
     curve = alpha_curve(cell, vector, settings.search)
     alpha = choose_alpha(curve)
@@ -148,20 +165,6 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
             curve[alpha] = mean_normalised({task: _accuracy(cell, task, dev[task]) for task in dev}, singles)
             bar.update(1)
     return curve
-
-
-def _vector(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The vector of a method, and the facts of how it was made."""
-    shares = settings.shares
-    if method in (names.AVERAGE, names.ARITHMETIC, names.GRAFTED_ARITHMETIC):
-        return summed(cell.pretrained, cell.models), {}
-    if method == names.TIES:
-        return ties_merge(cell.pretrained, cell.models, shares.ties), {}
-    if method == names.DARE:
-        return dare_merge(cell.pretrained, cell.models, shares.dare, cell.seed), {}
-    if method == names.CONSENSUS:
-        return consensus(cell, settings.search)
-    raise ValueError(f"unknown method {method!r}")
 
 
 def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -216,9 +219,9 @@ def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
     return first_rows(stored.part([task]), n)
 
 
-def _stored_bytes(stored: StoredMask) -> int:
+def _stored_bytes(mask: GraftMask, values: Tensors) -> int:
     """Bytes of the indices and values in a mask file, heads and header left out."""
-    return stored.mask.selected * INDEX_BYTES + bytes_of(stored.values.values())
+    return mask.selected * INDEX_BYTES + bytes_of(values.values())
 
 
 # --- Where grafts collide ---------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from skill_grafting.merging.names import MEAN, MERGED, read_localized
 from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from skill_grafting.settings import Params
 from skill_grafting.words import counted, counts, percent, small_percent, words
+from stages.merge.settings import MERGED, read_localized
 from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
 
-STITCHED = f"stitch_{MEAN}"
+STITCHED = "stitch_mean"
 SINGLES = {
     PRETRAINED: "pretrained, own heads",
     GRAFTED: "own graft of each task",

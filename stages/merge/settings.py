@@ -1,5 +1,10 @@
-"""Settings of merged models, and the rules between them and the main pipeline."""
+"""Settings of merged models, the rules between them and the main pipeline, and which single-task models each method merges.
 
+A merged model is made of grafts, each within its mask, or of whole fine-tuned models.  A localizer's name with a share
+of the region, such as stitch_0.01, stands for grafts of that size by that localizer, stitched by the mean.
+"""
+
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,9 +12,33 @@ from pydantic import Field
 
 from skill_grafting.errors import did_you_mean
 from skill_grafting.localizers.names import SHARED
-from skill_grafting.merging.names import NAMES, read_localized
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from skill_grafting.settings import Count, Name, Section, Share, Tasks, Weight
 from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
+
+# these stitch grafts by a rule, stitch_RULE
+STITCHES = ("stitch_mean", "stitch_sum", "stitch_sequence", "stitch_largest")
+# method -> the single-task model that it is made of; what isn't stitched adds a vector (skill_grafting/merging.py), which all but
+# the average scale by an alpha that dev chooses
+KINDS = dict.fromkeys([*STITCHES, "grafted_arithmetic"], GRAFTED) | dict.fromkeys(
+    ["average", "arithmetic", "ties", "dare", "consensus"], FINETUNED
+)
+# the single-task models of methods that look for masks of their own
+LOCALIZED = "localized"
+# the variant of a merged model beside the single-task ones
+MERGED = "merged"
+_WITH_SHARE = re.compile(r"([a-z]\w*)_(1|0\.[0-9]+)")
+
+
+def kind_of(method: str) -> str:
+    """The single-task model that a method merges."""
+    return KINDS.get(method, LOCALIZED)
+
+
+def read_localized(method: str) -> tuple[str, float] | None:
+    """Localizer and share of the region of a name such as stitch_0.01; None for any other name."""
+    match = _WITH_SHARE.fullmatch(method)
+    return (match[1], float(match[2])) if match and float(match[2]) else None
 
 
 class MergeParams(Section):
@@ -42,12 +71,12 @@ def problems(values: Values) -> Iterator[str]:
     """Methods are names of rules, or of a localizer and a share.  Without groups no rules."""
     if not is_on(values, "merge", {}):
         return
-    methods = [name for name in values["combination"].methods if name not in NAMES]
+    methods = [name for name in values["combination"].methods if name not in KINDS]
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
     yield from unknown_localizers(values, "combination.methods", [*localized.values()], SHARED)
     for name in methods:
         if name not in localized:
             yield (
-                f"combination.methods: unknown method {name!r}{did_you_mean(name, (*NAMES, *SHARED))}; "
-                f"known: {', '.join(NAMES)}, and LOCALIZER_SHARE, such as stitch_0.01"
+                f"combination.methods: unknown method {name!r}{did_you_mean(name, (*KINDS, *SHARED))}; "
+                f"known: {', '.join(KINDS)}, and LOCALIZER_SHARE, such as stitch_0.01"
             )

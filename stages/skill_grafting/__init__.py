@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what an editor sees
-    from .api import calibration_error, fisher, load_mask, localize, merge
+    from .api import calibration_error, fisher, load_mask, localize
     from .grafting.mask import GraftMask
     from .grafting.modules import graft
+    from .merging import merge
     from .patches.live import grafted, load_graft, open_patch
 
 __all__ = [
@@ -29,9 +30,10 @@ __all__ = [
 ]
 # imported on first access: putting a patch on a model needs only torch and transformers
 _PLACES = {
-    **dict.fromkeys(("calibration_error", "fisher", "load_mask", "localize", "merge"), "api"),
+    **dict.fromkeys(("calibration_error", "fisher", "load_mask", "localize"), "api"),
     "graft": "grafting.modules",
     "GraftMask": "grafting.mask",
+    "merge": "merging",
     **dict.fromkeys(("grafted", "load_graft", "open_patch"), "patches.live"),
 }
 

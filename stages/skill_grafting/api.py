@@ -3,11 +3,8 @@
 Names of parameters are those of `named_parameters`, one name for tied ones.  Mistakes of the caller raise a GraftError.
 """
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +13,19 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .errors import DataError, MaskError, ModelError, ParamsError, did_you_mean
-from .grafting.apply import transplant, values_at
+from .errors import DataError, ModelError, ParamsError
 from .grafting.mask import GraftMask
-from .grafting.mask_file import StoredMask
 from .grafting.mask_indices import read_indices
-from .grafting.modules import Parameters, chosen, fitting, graft, region_of
+from .grafting.modules import Parameters, chosen, graft, region_of
 from .grafting.region import Region, Tensors, named_weights
 from .localizers.evidence import LocalizerInput
 from .localizers.registry import Budget, find_mask, localizer_of, settings_of
-from .merging import names, vectors
-from .merging.arithmetic import shifted, task_vector
-from .merging.stitch import stitch
 from .metrics.classification import reliability
 from .models.evidence import from_tensors
 from .models.fisher import add_squared_gradient
 from .runtime import wide
 
 Loss = Callable[..., Tensor]
-WAYS = (*names.RULES, names.AVERAGE, names.ARITHMETIC, names.TIES, names.DARE, names.CONSENSUS)
-# share of each task vector that is kept
-SHARES = {names.TIES: 0.2, names.DARE: 0.1}
 
 
 def localize(
@@ -85,55 +74,6 @@ def localize(
         return find_mask(method, evidence, checked, budget).mask
 
 
-def merge(
-    base: nn.Module,
-    tasks: Mapping[str, tuple[nn.Module, GraftMask]],
-    how: str = "mean",
-    *,
-    alpha: float = 1.0,
-    share: float | None = None,
-    strictness: float = 0.4,
-    seed: int = 0,
-) -> nn.Module:
-    """A new module of several: task -> (its fine-tuned model, its mask); GraftMask.full merges it whole.
-
-    mean, sum, sequence, largest: stitched grafts, where masks meet by this rule.  average, arithmetic, ties, dare, consensus:
-    base + alpha * what is made of the tasks' vectors within their masks.  `share` is what ties and dare (which need peft)
-    keep of each vector, 0.2 and 0.1, `strictness` the lambda of consensus.  Heads and buffers stay the base's: each task has its own.
-    """
-    if how not in WAYS:
-        raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, WAYS)}; known: {', '.join(WAYS)}")
-    if not tasks:
-        raise ParamsError("tasks: there are none to merge")
-    share = SHARES.get(how, 1.0) if share is None else share
-    for name, value in {"alpha": alpha, "share": share, "strictness": strictness}.items():
-        if not isinstance(value, Real) or not isfinite(value):
-            raise ParamsError(f"{name}: {value!r} should be a finite number")
-    if not 0 < share <= 1:
-        raise ParamsError(f"share: {share!r} should be above 0 and at most 1")
-    region, *others = [mask.region for _, mask in tasks.values()]
-    if any(other != region for other in others):
-        raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
-    for tuned, mask in tasks.values():
-        fitting(base, tuned, mask)
-    pretrained = _values(base, region, "cpu")
-    grafts = {
-        task: StoredMask(mask, values_at(_values(tuned, region, "cpu"), mask), {}, {})
-        for task, (tuned, mask) in tasks.items()
-    }
-    if how in names.RULES:
-        mask, values = stitch([*grafts.values()], pretrained, how)
-        merged = transplant(pretrained, values, mask)
-    else:
-        models = {task: transplant(pretrained, one.values, one.mask) for task, one in grafts.items()}
-        vector = _vector(how, pretrained, models, share, strictness, seed)
-        merged = shifted(pretrained, vector, 1 / len(models) if how == names.AVERAGE else alpha)
-    model = copy.deepcopy(base)
-    for name, values in merged.items():
-        named_weights(model)[name].data.copy_(values)
-    return model
-
-
 def fisher(
     model: nn.Module, loss_per_example: Loss, examples: Iterable[Any], parameters: Parameters = None
 ) -> dict[str, Tensor]:
@@ -178,9 +118,9 @@ def load_mask(path: str | Path) -> GraftMask:
     return GraftMask.from_region_indices(region, torch.from_numpy(indices))
 
 
-def _values(model: nn.Module, region: Region, device: str | None = None) -> dict[str, Tensor]:
+def _values(model: nn.Module, region: Region) -> dict[str, Tensor]:
     weights = named_weights(model)
-    return {name: weights[name].detach().to(device) for name in region.shapes}
+    return {name: weights[name].detach() for name in region.shapes}
 
 
 def _evidence(
@@ -237,18 +177,3 @@ def _require_gradient(gradients: Tensors, loss: Tensor | None = None) -> None:
         raise ModelError("loss: it or its gradient is infinite or no number for the model at the start; check the data")
     if not any(bool(one.any()) for one in gradients.values()):
         raise ModelError("loss: its gradient is 0 everywhere in the region; it has to be of the model that it is given")
-
-
-def _vector(
-    how: str, pretrained: Tensors, models: vectors.Models, share: float | None, strictness: float, seed: int
-) -> Tensors:
-    """The vector that is added to the pretrained model, float64."""
-    if how == names.TIES:
-        return vectors.ties_merge(pretrained, models, share)
-    if how == names.DARE:
-        return vectors.dare_merge(pretrained, models, share, seed)
-    total = vectors.summed(pretrained, models)
-    if how != names.CONSENSUS:
-        return total
-    masks = [vectors.tall_mask(task_vector(pretrained, model), total, strictness) for model in models.values()]
-    return vectors.within(total, vectors.agreed(masks))

@@ -11,8 +11,16 @@ from typing import Any
 
 from skill_grafting import runtime
 from skill_grafting.io import make_folders, write_sealed
-from skill_grafting.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
-from skill_grafting.merging.vectors import dare_merge, summed, ties_merge
+from skill_grafting.merging import (
+    DARE,
+    TIES,
+    alpha_grid,
+    choose_alpha,
+    mean_normalised,
+    merged_vector,
+    normalised,
+    summed,
+)
 from skill_grafting.metrics.classification import accuracy, majority_share
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
@@ -25,7 +33,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
-SUM, TIES, DARE = "sum", "ties", "dare"
+SUM = "sum"
 SINGLE, ADDED, NEGATED = "single", "added", "negated"
 
 
@@ -61,12 +69,11 @@ def recall(model: ArithmeticModel, method: str, seed: int) -> None:
 
 def mergers_of(method: str, settings: Addition, seed: int) -> dict[str, Merger]:
     """Ways to make one vector of all tasks'; TIES and DARE are for the vectors of `full`, the main pipeline's models."""
-    ways = {
-        SUM: summed,
-        TIES: partial(ties_merge, share=settings.ties_share),
-        DARE: partial(dare_merge, share=settings.dare_share, seed=seed),
+    shares = {TIES: settings.ties_share, DARE: settings.dare_share}
+    chosen = {name: share for name, share in shares.items() if method == FULL and name in settings.mergers}
+    return {SUM: summed} | {
+        name: partial(merged_vector, name, share=share, seed=seed) for name, share in chosen.items()
     }
-    return {name: way for name, way in ways.items() if name == SUM or (method == FULL and name in settings.mergers)}
 
 
 def single_scores(model: ArithmeticModel, task: str) -> dict[str, Any]:

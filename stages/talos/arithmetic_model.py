@@ -16,7 +16,7 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_file import read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_rows
-from skill_grafting.merging.arithmetic import combined, task_vector
+from skill_grafting.merging import combined, task_vector
 from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors

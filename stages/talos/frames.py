@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.grafting.mask_file import read_mask
-from skill_grafting.merging.arithmetic import normalised
+from skill_grafting.merging import normalised
 from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
 from skill_grafting.metrics.gain import relative_gain
 from skill_grafting.metrics.overlap import chance_iou, iou

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import skill_grafting as sg
+from skill_grafting import merging
 from skill_grafting.errors import GraftError
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_text
 from skill_grafting.localizers.names import NAMES
 from skill_grafting.localizers.registry import Budget, find_mask
-from skill_grafting.merging import names, vectors
-from skill_grafting.merging.arithmetic import shifted, task_vector
+from skill_grafting.merging import shifted, task_vector
 from skill_grafting.metrics.classification import reliability
 from skill_grafting.models.evidence import draws, evidence_about
 from skill_grafting.models.fisher import squared_gradients
@@ -353,15 +353,15 @@ def test_merging_is_that_of_the_pipeline():
         {task: dict(sg.graft(base, *tasks[task]).named_parameters()) for task in tasks},
     )
     pretrained = {name: values.detach() for name, values in before.items()}
-    total = vectors.summed(pretrained, after)
-    both = vectors.agreed([vectors.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
+    total = merging.summed(pretrained, after)
+    both = merging.agreed([merging.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
     wanted = {
-        names.AVERAGE: shifted(pretrained, total, 1 / 3),
-        names.ARITHMETIC: shifted(pretrained, total),
-        names.SUM: shifted(pretrained, total),
-        names.TIES: shifted(pretrained, vectors.ties_merge(pretrained, after, 0.2)),
-        names.DARE: shifted(pretrained, vectors.dare_merge(pretrained, after, 0.1, 0)),
-        names.CONSENSUS: shifted(pretrained, vectors.within(total, both)),
+        merging.AVERAGE: shifted(pretrained, total, 1 / 3),
+        merging.ARITHMETIC: shifted(pretrained, total),
+        "sum": shifted(pretrained, total),
+        merging.TIES: shifted(pretrained, merging.ties_merge(pretrained, after, 0.2)),
+        merging.DARE: shifted(pretrained, merging.dare_merge(pretrained, after, 0.1, 0)),
+        merging.CONSENSUS: shifted(pretrained, merging.within(total, both)),
     }
     for how, tensors in wanted.items():
         assert same(
@@ -377,7 +377,7 @@ def test_merging_is_that_of_the_pipeline():
         mean = torch.where(count > 0, (values * selected).sum(0) / count.clamp(min=1), start.flatten())
         torch.testing.assert_close(means[name].detach().flatten(), mean)
     alone = {"a": (models["a"], masks["a"])}
-    assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in names.RULES)
+    assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in merging.RULES)
 
 
 def test_calibration_is_equation_6():

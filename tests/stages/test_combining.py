@@ -8,19 +8,20 @@ import pytest
 import torch
 
 from skill_grafting.errors import DataError, MaskError
-from skill_grafting.grafting.apply import transplant
-from skill_grafting.grafting.mask_file import read_mask, write_mask
+from skill_grafting.grafting.apply import transplant, values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
 from skill_grafting.io import read_json, read_rows
-from skill_grafting.merging.names import LOCALIZED, MERGED
-from skill_grafting.merging.stitch import stitch
+from skill_grafting.merging import stitch
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
-from stages.merge.combination import Group, alpha_curve, combine
+from stages.merge.combination import Group, alpha_curve, chance_collisions, combine, count_collisions
 from stages.merge.frames import collect, derive
+from stages.merge.settings import LOCALIZED, MERGED
 from stages.workflow.core import paths
 from tests.cells import SEED
 from tests.cells import TASKS as SPECS
@@ -163,6 +164,33 @@ def test_a_mask_of_another_model_is_refused(mode):
     write_mask(paths.learned("pairs", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
     with pytest.raises(MaskError, match=r"pairs\.safetensors: was made for pico \(fingerprint beef\)"):
         combine("stitch_mean", GROUP, SEED, params(mode), runtime())
+
+
+def test_collisions_are_counted(triple):
+    region, pretrained, _ = triple
+    start, models, grafts = region.flatten(pretrained), [], []
+    for seed, places in enumerate((range(10), range(5, 15), range(8, 41))):
+        generator = torch.Generator().manual_seed(seed)
+        moved = {name: values + torch.randn(values.shape, generator=generator) for name, values in pretrained.items()}
+        mask = GraftMask.from_region_indices(region, torch.tensor(places))
+        grafts.append(StoredMask(mask, values_at(moved, mask), {}, {}))
+        models.append(region.flatten(transplant(pretrained, grafts[-1].values, mask)) - start)
+    found, moves = count_collisions(grafts, pretrained), torch.stack(models)
+    assert (found["union"], found["colliding"]) == (41, 10)
+    assert found["opposed"] == int(((moves > 0).any(0) & (moves < 0).any(0)).sum()) and 0 < found["opposed"] < 10
+
+
+def test_chance_is_what_random_masks_do():
+    sizes, size, generator = [20, 30, 50], 100, torch.Generator().manual_seed(5)
+    ranks = torch.rand(4000, len(sizes), size, generator=generator).argsort(-1)  # a random order of all in each mask
+    chosen = (ranks < torch.tensor(sizes)[:, None]).sum(1)
+    expected = chance_collisions(sizes, size)
+    assert expected == pytest.approx({"chance_union": 72, "chance_colliding": 25})
+    found = [float((chosen > least).sum(1).double().mean()) for least in (0, 1)]
+    assert found == pytest.approx([72, 25], abs=0.3)
+    assert chance_collisions([100, 100], 100) == pytest.approx({"chance_union": 100, "chance_colliding": 100})
+    with pytest.raises(ValueError, match="do not fit"):
+        chance_collisions([101], 100)
 
 
 def chosen(mode: str, methods: list[str]) -> SimpleNamespace:

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skill_grafting.merging.names import KINDS, LOCALIZED, NAMES, TUNED, kind_of, read_localized
+from skill_grafting.merging import RULES, VECTORS
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.merge.frames import COLUMNS, derive
+from stages.merge.settings import KINDS, LOCALIZED, STITCHES, kind_of, read_localized
 
 TASKS, SEEDS = ["a", "b"], [1, 2]
 SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.78, "average": 0.7}
@@ -60,6 +61,8 @@ def test_the_stitched_mean_stands_beside_every_other_and_the_control_above_both_
 
 
 def test_a_name_says_what_a_method_merges():
-    assert {*TUNED} <= {*NAMES} and all(read_localized(name) is None for name in (*NAMES, "stitch_0", "0.5", "a_2"))
+    assert [*STITCHES] == [f"stitch_{rule}" for rule in RULES]
+    assert [*KINDS] == [*STITCHES, "grafted_arithmetic", *VECTORS], "all ways that there are"
+    assert all(read_localized(name) is None for name in (*KINDS, "stitch_0", "0.5", "a_2"))
     assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("attribution_learned_1")[1] == 1
     assert (kind_of("average"), kind_of("stitch_mean"), kind_of("stitch_0.01")) == (FINETUNED, GRAFTED, LOCALIZED)

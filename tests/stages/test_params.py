@@ -25,10 +25,10 @@ from skill_grafting.data.tasks import registry
 from skill_grafting.errors import ParamsError
 from skill_grafting.io import write_text
 from skill_grafting.localizers.names import NAMES, SHARED
-from skill_grafting.merging.names import NAMES as MERGING
 from skill_grafting.settings import get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.commands import profile
+from stages.merge.settings import KINDS as MERGING
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import (

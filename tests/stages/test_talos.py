@@ -22,8 +22,7 @@ from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order
 from skill_grafting.localizers.registry import Budget, LocalizerSettings, find_mask
 from skill_grafting.localizers.talos import Talos, calibrate, least_sensitive, round_sizes, sensitivity
-from skill_grafting.merging.arithmetic import combined, task_vector
-from skill_grafting.merging.vectors import summed
+from skill_grafting.merging import combined, summed, task_vector
 from skill_grafting.metrics.composition import by_tensor
 from skill_grafting.models.fisher import MODES, backward_passes, drawn_labels, squared_gradients
 from skill_grafting.models.label_model import LabelModel
