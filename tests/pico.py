@@ -189,10 +189,8 @@ def localizer_settings(name: str, **changes: Any) -> Section:
     path = {"path_points": [0.0, 0.5], "sign": "signed"}
     talos = {"examples": 12, "mode": "sampled", "draws": 1, "score": "fisher", "rounds": 3, "attenuation": 0.1}
     plain = {
-        "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3}, "stitch_exact": {**learning, "base_share": 1.0, "l1": 0.1},
-        "attribution": path, "attribution_learned": {**learning, **path}, "grown": {"rounds": 2},
-        "doubling": {"start": 5},
-        "stable": {"draws": 4, "batch_size": 16, "path_point": 0.1},
+        "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3},
+        "attribution": path, "grown": {"rounds": 2},
         "fish": {"examples": 12}, "talos": talos,
     }.get(name, {})  # fmt: skip
     known = {key: value for key, value in changes.items() if key in plain}

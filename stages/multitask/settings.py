@@ -12,7 +12,7 @@ from skill_grafting.settings import AdamWParams, Count, Name, Positive, Section,
 from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
-FROM_A_BASE = ("learned", "attribution_learned")
+FROM_A_BASE = ("learned",)
 WITH_SHARE = re.compile(rf"({'|'.join(FROM_A_BASE)})_(0|1|[01]\.[0-9]+)")
 
 

@@ -184,7 +184,7 @@ def test_weights_that_are_not_contiguous():
     plain = [copy.deepcopy(model) for model in (base, tuned)]
     for model in plain:
         model[0].weight = nn.Parameter(model[0].weight.detach().contiguous())
-    for method in ("movement", "learned", "grown", "stable", "talos"):
+    for method in ("movement", "learned", "grown", "talos"):
         options = {"sparsity": 0.2, "method": method, "loss": lambda m: m(torch.eye(6)).square().mean()}
         mask = sg.localize(base, tuned, **options)
         assert mask.equals(sg.localize(*plain, **options))
@@ -432,7 +432,6 @@ REFUSED = {
     "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be glob patterns"),
     "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
     "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
-    "no dev": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, method="grown", loss=drift, enough=0.9), "enough: looks at rows for choosing"),
     "frozen": (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), "none of those chosen requires gradients"),
     **{f"the size {s}": (lambda b, t_, s=s: sg.localize(b, t_, sparsity=s), "sparsity: .* is no share") for s in (1.5, -0.1, math.nan, "0.1", None)},
     **{

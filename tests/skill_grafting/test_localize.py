@@ -332,7 +332,7 @@ def test_all_that_is_wrong_is_reported_at_once(pair, tmp_path, capsys):
 
 @pytest.mark.parametrize(("options", "words"), [
     ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
-    ("--localizer grown", "needs --data; without: bias, layerwise"),
+    ("--localizer grown", "needs --data; without: bias, lota"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
     ("--verbalizer good=great bad=awful good=fine", "^--verbalizer: .* is not allowed: should be one value for each name$"),
     ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),

@@ -3,12 +3,9 @@
 import pytest
 import torch
 
-from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import portions
-from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import each_attribution, rank_by_attribution
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.grown import gains_beyond, grown_to
 from skill_grafting.models.evidence import evidence_about, in_portions
 from skill_grafting.models.predicting import loss_gradient, tensor_gradients
 from stages.workflow.core.cells import GraftCell
@@ -44,18 +41,6 @@ def test_each_gradient_is_that_of_the_whole(make_cell, mode, tokens, most):
     assert all(torch.equal(gradient, known[name]) for (name, _), gradient in found.items())
     assert all(weight.requires_grad and weight.grad is None for weight in weights.values())
     assert {name for name, weight in model.parameters().items() if weight.requires_grad} == names
-
-
-@pytest.mark.parametrize("tokens", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("most", [None, 2000])
-def test_growth_is_what_it_was_with_the_gains_of_the_whole_region(make_cell, tokens, most):
-    evidence = evidence_of(make_cell("prompt"), tokens, most)
-    start = GraftMask.from_region_indices(evidence.region, torch.arange(0, 4000, 40))
-    evidence.put_graft(start)
-    evidence.full_gradient()
-    known = top_k(evidence.region, gains_beyond(evidence, start), 300)
-    assert grown_to(evidence, start, 300).equals(known)
-    assert not grown_to(evidence, GraftMask.empty(evidence.region), 300).equals(known), "control"
 
 
 @pytest.mark.parametrize("tokens", BATCHES.values(), ids=BATCHES)

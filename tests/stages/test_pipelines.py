@@ -58,9 +58,9 @@ TWO_ORDERS = ("sequence.methods=[grafting,ewc]", "sequence.orders=[there,back]",
 CHANGES = {
     "study": [
         Change(  # a localizer and a size more: the new ranking, and the points of both
-            ("sweep.localizers=[learned,doubling]", "sweep.sparsities=[0.01,0.001]", "readout.readouts=[]"),
-            {"rank@doubling", "sweep@doubling", "sweep@learned", "study"},
-            {"sweep.localizer": {"learned", "doubling"}, "sweep.sparsity": {0.01, 0.001}, "readout.readout": set()},
+            ("sweep.localizers=[learned,fish]", "sweep.sparsities=[0.01,0.001]", "readout.readouts=[]"),
+            {"rank@fish", "sweep@fish", "sweep@learned", "study"},
+            {"sweep.localizer": {"learned", "fish"}, "sweep.sparsity": {0.01, 0.001}, "readout.readout": set()},
         ),
         Change(("graft.sparsity=0.001",), cells("mask", *TASKS) | {"wise@13", "study"}),
     ],

@@ -150,16 +150,13 @@ def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
 
 
 COSTS = {
-    **dict.fromkeys(("movement", "magnitude", "random", "bias", "layerwise", "tensorwise", "lota"), 0),
+    **dict.fromkeys(("movement", "magnitude", "random", "bias", "lota"), 0),
     "fish": LOCALIZER.fish.examples,
     "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
     "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
     "grown": TRAIN * LOCALIZER.grown.rounds,
-    "doubling": TRAIN * 9,  # from 5 to a tenth of the 17,088 parameters
-    "stable": LOCALIZER.stable.draws * min(LOCALIZER.stable.batch_size, TRAIN),
-    **dict.fromkeys(("learned", "stitch", "stitch_exact"), BATCH * STEPS),
+    **dict.fromkeys(("learned", "stitch"), BATCH * STEPS),
     **dict.fromkeys(("learned_last", "learned_authors"), TRAIN * LOCALIZER.learned_last.steps),
-    "attribution_learned": TRAIN * len(LOCALIZER.attribution.path_points) + BATCH * STEPS,
 }
 
 

@@ -123,7 +123,6 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
 
 def test_a_name_may_have_the_share_of_a_base():
     assert read_name("learned") == ("learned", 0.0) and read_name("learned_0.1") == ("learned", 0.1)
-    assert read_name("attribution_learned_1.0") == ("attribution_learned", 1.0)
     assert {name: read_name(name) for name in NAMES} == {name: (name, 0.0) for name in NAMES}
     wrong = ("learned_", "learned_1.5", "learned_x", "movement_0.1", "learned_0.1_0.1", "lerned")
     assert [read_name(name) for name in wrong] == [None] * len(wrong)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
-from ..grafting.select import LazyTensors, RunningSelection
+from ..grafting.select import RunningSelection
 from ..settings import Positive
 from .evidence import LocalizerInput
 from .movement import movement_mask, rank_by_movement
@@ -49,12 +49,6 @@ def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
 
     evidence.each_gradient([lambda: evidence.put_graft(mask)], take)
     return GraftMask.from_region_indices(evidence.region, best.order())
-
-
-def gains_beyond(evidence: LocalizerInput, mask: GraftMask) -> LazyTensors:
-    """-dLoss/dtheta * delta from the current gradients, infinite inside the mask; one tensor at a time."""
-    weights = evidence.weights
-    return LazyTensors(weights, lambda name: _gain_beyond(evidence, mask, name, weights[name].grad))
 
 
 def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:

@@ -1,14 +1,11 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
-from collections import Counter
-from collections.abc import Callable, Hashable
-
 import torch
 from torch import Tensor
 
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-from ..grafting.select import LazyTensors, RunningSelection, ranking
+from ..grafting.select import LazyTensors, ranking
 from ..settings import Section
 from .evidence import LocalizerInput
 from .registry import Localizer
@@ -41,28 +38,6 @@ def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
 def rank_by_movement(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
     """Region indices of the k parameters that moved most."""
     return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
-
-
-def rank_evenly(evidence: LocalizerInput, group_of: Callable[[str], Hashable], k: int) -> Tensor:
-    """Region indices of k parameters that moved most, an equal share of each group of tensors (of each layer, say), at every k.
-
-    The parameter at place p (0, 1, ...) of its group of n by movement gets the score -(p + 1/2) / n.  The k highest scores are
-    then the apportionment of k seats by Webster's method: there is one share s such that each group gives s * n parameters,
-    rounded to a neighbouring whole number.  k candidates are held for each group.
-    """
-    region = evidence.region
-    moved = movement(evidence.pretrained, evidence.finetuned, region)
-    sizes: Counter[Hashable] = Counter()
-    furthest: dict[Hashable, RunningSelection] = {}
-    for (name, start), size in zip(region.starts.items(), region.sizes, strict=True):
-        sizes[group_of(name)] += size
-        furthest.setdefault(group_of(name), RunningSelection(k)).add(moved[name], start)
-    chosen = RunningSelection(k)
-    for group, selection in furthest.items():
-        order = selection.order()
-        places = torch.arange(len(order), dtype=torch.float64)
-        chosen.add(places.add_(0.5).div_(-sizes[group]), order)
-    return chosen.order()
 
 
 LOCALIZER = Localizer("moved most in fine-tuning", rank_by_movement)

@@ -8,7 +8,7 @@ SUPPORT = ("__init__", "evidence", "names", "registry")
 NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
 # Localizers that other code imports, on which every stage depends (.dvcignore).  A stage that gets a localizer in another name than
 # its own (`learned_0.1`, a method) can't depend on its file, and may use only these.
-SHARED = ("attribution", "attribution_learned", "grown", "learned", "lota", "movement", "random", "stitch", "talos")
+SHARED = ("attribution", "grown", "learned", "lota", "movement", "random", "stitch", "talos")
 
 
 def localizer_in(name: str) -> str:
