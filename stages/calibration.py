@@ -4,9 +4,9 @@ from skill_grafting.io import read_json, require, write_sealed
 from skill_grafting.metrics.scores import calibration_scores
 from skill_grafting.metrics.temperature import frontier
 from stages.workflow.core import paths
+from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_cell
 
 
 @stage

@@ -15,9 +15,10 @@ from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
+from stages.workflow.core.scoring import cell_sets
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import cell_sets, read_task, read_test_sets
+from stages.workflow.core.stored import read_task, read_test_sets
 
 
 def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -19,9 +19,10 @@ from skill_grafting.models.label_model import LabelModel, Moved
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
+from stages.workflow.core.scoring import cell_sets, read_cell
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import cell_sets, read_cell, read_task
+from stages.workflow.core.stored import read_task
 
 
 def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:

@@ -11,9 +11,9 @@ from skill_grafting.progress import progress
 from skill_grafting.training.finetuning import Log, Point, finetune, no_log
 from skill_grafting.training.taking_over import take_over
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.training import open_training
 
 
 @contextmanager

@@ -29,7 +29,8 @@ from skill_grafting.metrics.variants import (
 from skill_grafting.settings import Params
 from skill_grafting.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
-from stages.workflow.core.stored import read_cell, read_task
+from stages.workflow.core.scoring import read_cell
+from stages.workflow.core.stored import read_task
 from stages.workflow.records import Records, Row, frame_of, grid, label_kinds, require_files, run_frame
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")

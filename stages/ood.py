@@ -3,9 +3,10 @@
 from skill_grafting.io import write_sealed
 from skill_grafting.metrics.scores import classification_scores
 from stages.workflow.core import paths
+from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_cell, read_task
+from stages.workflow.core.stored import read_task
 
 
 @stage

@@ -12,9 +12,10 @@ from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
 from stages.workflow.core import paths
+from stages.workflow.core.scoring import cell_sets
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import cell_sets, read_task
+from stages.workflow.core.stored import read_task
 
 
 def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:

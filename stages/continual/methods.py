@@ -60,7 +60,8 @@ from skill_grafting.training.finetuning import plan_for, steps_for, trained_name
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
-from stages.workflow.core.stored import chosen_point, read_task
+from stages.workflow.core.stored import read_task
+from stages.workflow.core.training import chosen_point
 
 
 @dataclass

@@ -7,11 +7,12 @@ from skill_grafting.grafting.mask_file import StoredMask, read_order, require_mo
 from skill_grafting.localizers.evidence import counted
 from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
 from skill_grafting.metrics.variants import GRAFTED
+from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
-from stages.workflow.core.scoring import study_evaluation, variant_rows, write_record
+from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 
 
 def rank(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -37,7 +38,7 @@ def sweep(name: str, sparsity: str, task: str, seed: int, params: Params, machin
     mask, cost = found.mask, origin["gradient_examples"] + sum(examples)
     about = {**identity, "localizer": name, "sparsity": float(sparsity), "gradient_examples": cost, **found.record}
     write_mask(paths.sweep_mask(name, sparsity, task, seed), StoredMask(mask, cell.values_at(mask), cell.head, about))
-    evaluation = study_evaluation(cell, params.study.test_max)
+    evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
     cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
     with evaluation.progress(f"sweep {name} {sparsity} {task}-{seed}"):
         evaluation.predict(GRAFTED)

@@ -15,10 +15,11 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.scoring import study_sets, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.training import open_training
 
 STANDARD = "standard"
 

@@ -30,11 +30,10 @@ from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import chosen_point
+from stages.workflow.core.training import chosen_point, open_training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,16 +10,17 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from skill_grafting.io import make_folders
+from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import FinetuneParams, Params
 from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, open_training
-from stages.workflow.core.scoring import study_evaluation, variant_rows, write_record
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import chosen_point
+from stages.workflow.core.training import chosen_point, open_training
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -39,7 +40,7 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
             return finetune(retraining, settings, bar.update, mask)
 
     training = read_out(readout, cell, mask, retrained)
-    evaluation = study_evaluation(cell, params.study.test_max, with_train=True)
+    evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max, with_train=True), variants=1)
     with evaluation.progress(title):
         evaluation.predict(readout)
     predictions = evaluation.predictions()

@@ -30,11 +30,12 @@ from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of, open_training
+from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.scoring import train_set, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import chosen_point, read_test_sets
+from stages.workflow.core.stored import read_test_sets
+from stages.workflow.core.training import chosen_point, open_training
 
 CHECKPOINT = "checkpoint"
 

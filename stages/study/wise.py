@@ -8,11 +8,12 @@ from skill_grafting.grafting.apply import wise_ft, wise_graft
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
+from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import study_evaluation, variant_rows, write_record
+from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
@@ -25,7 +26,9 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     """
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = read_mask(paths.learned(task, seed)).mask
-    evaluation = study_evaluation(cell, params.study.test_max, variants=2 * len(params.wise.alphas))
+    evaluation = Evaluation(
+        cell.model, study_sets(task, seed, params.study.test_max), variants=2 * len(params.wise.alphas)
+    )
     if len(evaluation.sets) == 1:
         return f"wise {task}-{seed}: no out-of-distribution test sets"
     kinds, axes = {WISE_FT: wise_ft, WISE_GRAFT: partial(wise_graft, mask=mask)}, {}

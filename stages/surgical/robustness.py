@@ -17,9 +17,9 @@ from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import train_again
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.training import open_training
 
 
 def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -23,11 +23,11 @@ from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import SurgeryParams, WarmedUp
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
 from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_test_sets
+from stages.workflow.core.training import open_training
 
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

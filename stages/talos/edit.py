@@ -48,7 +48,8 @@ from stages.workflow.core.resume import regained_seconds
 from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import chosen_point, read_task
+from stages.workflow.core.stored import read_task
+from stages.workflow.core.training import chosen_point
 
 MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 FROM_MAIN_PIPELINE = (FULL, GRAFT)

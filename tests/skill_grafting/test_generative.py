@@ -21,8 +21,9 @@ from skill_grafting.patches.live import load_graft
 from skill_grafting.patches.paths import PATCH
 from skill_grafting.training.taking_over import take_over
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
-from stages.workflow.core.stored import read_cell, read_task
+from stages.workflow.core.scoring import read_cell
+from stages.workflow.core.stored import read_task
+from stages.workflow.core.training import open_training
 from tests.dvc_project import SEED_STAGES
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
 from tests.sealed import read_patch

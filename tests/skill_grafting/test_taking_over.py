@@ -18,7 +18,7 @@ from skill_grafting.training.finetuning import TrainingCell
 from skill_grafting.training.taking_over import label_order, take_over
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
-from stages.workflow.core.stored import chosen_point
+from stages.workflow.core.training import chosen_point
 from tests.pico import TOY, VOCABULARY, finetune_settings
 from tests.sealed import edit_tensors, set_config
 from tests.settings_files import own_settings

@@ -26,8 +26,9 @@ from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.settings import Checkpoints
 from stages.study.trajectory import Trace, checkpoints, trace
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, open_training
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set
+from stages.workflow.core.training import open_training
 from tests.cells import OTHER, SEED, TRAINING
 from tests.pico import TOY, all_localizers, finetune_settings, model_settings, runtime, same, values_of
 

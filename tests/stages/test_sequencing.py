@@ -26,8 +26,7 @@ from stages.continual.methods import METHODS, Naive, TaskSequence
 from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_training
-from stages.workflow.core.stored import chosen_point
+from stages.workflow.core.training import chosen_point, open_training
 from tests.cells import SEED, TASKS
 from tests.pico import finetune_settings, model_settings, runtime, same, values_of
 

@@ -17,7 +17,6 @@ from skill_grafting.models.evidence import draws, evidence_about, with_scores
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
-from skill_grafting.training.finetuning import TrainingCell
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 
@@ -90,9 +89,3 @@ def evidence_of(
     evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
     evidence = replace(evidence, generator=draws(localizer, *words))
     return evidence if dev_rows is None else with_scores(evidence, cell.model, train_rows, dev_rows)
-
-
-def open_training(task: str, seed: int, model: ModelParams, machine: Runtime) -> TrainingCell:
-    """A (task, seed) to be trained, with its stored k-shot rows."""
-    rows = {split: read_rows(paths.sample(task, seed, split)) for split in ("train", "dev")}
-    return TrainingCell(read_task(task), seed, rows, model, machine, paths.PRETRAINED)

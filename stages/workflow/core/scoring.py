@@ -1,21 +1,27 @@
-"""One (task, seed) of the study: the rows it is measured on, its reference predictions, and its records."""
+"""The rows that the models of a (task, seed) are measured on, and what is stored of them: predictions and records."""
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from skill_grafting.io import read_rows, write_sealed
-from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
+from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
-from skill_grafting.models.evaluation import Evaluation
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stored import read_task, read_test_sets
 
 
-def study_evaluation(cell: GraftCell, n: int, variants: int = 1, with_train: bool = False) -> Evaluation:
-    """An evaluation of so many variants on the first n rows of every test set, and on the training rows if asked for."""
-    return Evaluation(cell.model, study_sets(cell.task, cell.seed, n, with_train), variants)
+def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:
+    """The rows that the main pipeline predicts of a cell: its test sets, its own first, and behind them its dev rows."""
+    return {**read_test_sets(task, seed), dev_set(task): read_rows(paths.sample(task, seed, "dev"))}
+
+
+def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
+    """Predictions by all models of a (task, seed) of the main pipeline, on its test sets or (`dev`) on its dev rows."""
+    files = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
+    return reduce(or_, (read_predictions(file, dev) for file in files))
 
 
 def study_sets(task: str, seed: int, n: int, with_train: bool = False) -> dict[str, list[dict]]:
