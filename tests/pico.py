@@ -187,7 +187,7 @@ def localizer_settings(name: str, **changes: Any) -> Section:
         "batch_size": 128, "select": "last", "eval_steps": 2,
     }  # fmt: skip
     path = {"path_points": [0.0, 0.5], "sign": "signed"}
-    talos = {"examples": 12, "mode": "sampled", "draws": 1, "score": "fisher", "rounds": 3, "attenuation": 0.1}
+    talos = {"examples": 12, "mode": "sampled", "draws": 1, "rounds": 3, "attenuation": 0.1}
     plain = {
         "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3},
         "attribution": path, "grown": {"rounds": 2},

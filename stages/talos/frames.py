@@ -69,7 +69,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
             lambda cell, record: ({**row, **cell, "n": min(record["n"])} for row in record["rows"])
         ),
         "pruned": scored.rows(_pruned_rows),
-        "overlap": scored.rows(lambda cell, record: ({**row, **cell} for row in record["overlaps"])),
+        "overlap": scored.rows(lambda cell, record: [{"variant": "single_round", **record["single_round"], **cell}]),
         **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}

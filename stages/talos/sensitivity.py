@@ -33,16 +33,6 @@ from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 LEAST, MOST, RANDOM = "least", "most", "random"
-# other ways to calibrate the same mask: their changes to its section
-VARIANTS: dict[str, dict[str, Any]] = {
-    "other_draw": {},
-    "single_round": {"rounds": 1},
-    "no_attenuation": {"attenuation": 1.0},
-    "all_labels": {"mode": "expected"},
-    "true_label": {"mode": "empirical"},
-    "raw_logit": {"mode": "sampled_logit"},
-    "saliency": {"score": "fisher_times_theta2"},
-}
 
 
 def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
@@ -54,7 +44,7 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
     start = model.logits({}, model.sets)
     logits: dict[str, dict[str, Any]] = {key[0]: {PRETRAINED: start[key]} for key in model.sets}
-    overlaps = {}
+    overlaps: dict[str, dict[str, float]] = {}
     with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
         for task in tasks:
             evidence = evidence_of(model, region, task, seed)
@@ -62,13 +52,12 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
                 model.put(prune(pretrained, mask))
                 for key in model.sets:
                     logits[key[0]][f"{kind}_{task}"] = model.current(key)
-            overlaps[task] = compare(evidence, params, task, seed)
+            overlaps[task] = single_round(evidence, params, task, seed)
             bar.update()
     lines = []
     for task in tasks:
         write_task(model, task, seed, logits[task], overlaps[task], params)
-        overlap_text = ", ".join(f"{row['variant']} {row['iou']:.3f}" for row in overlaps[task]) or "no variants"
-        lines.append(f"sensitivity {task}-{seed}: {overlap_text}")
+        lines.append(f"sensitivity {task}-{seed}: IoU with a single round {overlaps[task]['iou']:.3f}")
     return lines
 
 
@@ -97,22 +86,18 @@ def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def compare(evidence: LocalizerInput, params: Params, task: str, seed: int) -> list[dict[str, Any]]:
-    """Overlap of the talos mask with those of other ways to calibrate it."""
-    region, names, rows = evidence.region, params.sensitivity.variants, []
-    budget = Budget.of(region, params.talos.sparsity, "top_k", "talos.sparsity")
+def single_round(evidence: LocalizerInput, params: Params, task: str, seed: int) -> dict[str, float]:
+    """Overlap of the talos mask with the one that a single round finds, and of two random ones of that size."""
+    budget = Budget.of(evidence.region, params.talos.sparsity, "top_k", "talos.sparsity")
 
-    def calibrated(changes: dict[str, Any], *words: object) -> np.ndarray:
-        """Region indices of a mask, labels drawn by these words."""
-        drawing = replace(evidence, generator=draws("talos", *words))
+    def calibrated(**changes: int) -> np.ndarray:
+        """Region indices of a mask; both draw the same labels."""
+        drawing = replace(evidence, generator=draws("talos", task, seed))
         *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
         return mask.region_indices().numpy()
 
-    usual = calibrated({}, task, seed) if names else None
-    for name in names:
-        other = calibrated(VARIANTS[name], *[name] * (name == "other_draw"), task, seed)
-        rows.append({"variant": name, "iou": iou(usual, other), "chance": chance_iou(budget.k, budget.k, region.size)})
-    return rows
+    chance = chance_iou(budget.k, budget.k, evidence.region.size)
+    return {"iou": iou(calibrated(), calibrated(rounds=1)), "chance": chance}
 
 
 def write_task(
@@ -120,22 +105,22 @@ def write_task(
     task: str,
     seed: int,
     logits: dict[str, np.ndarray],
-    overlaps: list[dict[str, Any]],
+    overlap: dict[str, float],
     params: Params,
 ) -> None:
-    """Store the predictions of pruned models on a task's test rows, and the overlaps of its masks."""
+    """Store the predictions of pruned models on a task's test rows, and the overlap of its masks."""
     labels = model.labels((task, "test"))
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
     write_predictions(paths.stage_logits("sensitivity", (), task, seed), stored)
     shared = {"n": len(labels), "majority": majority_share(labels)}
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_sealed(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "overlaps": overlaps})
+    write_sealed(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "single_round": overlap})
 
 
 @stage
 def main(seed: int) -> None:
-    """Prune the least, the most and random ones; calibrate masks in other ways, and measure how much they overlap."""
+    """Prune the least, the most and random ones; calibrate a mask in rounds and in a single one, and measure how much they overlap."""
     params = load_params(
         "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
         "sensitivity",

@@ -36,9 +36,6 @@ class TalosParams(Section):
 
 class SensitivityParams(Section):
     pruned: Share
-    variants: list[
-        Literal["other_draw", "single_round", "no_attenuation", "all_labels", "true_label", "raw_logit", "saliency"]
-    ]
 
 
 class EditTraining(Section):
@@ -65,7 +62,6 @@ class Addition(Section):
 class Negation(Section):
     controls: dict[Name, Name]
     retention: Share
-    control_margin: float = Field(ge=0, le=1)
 
 
 class ArithmeticParams(Section):

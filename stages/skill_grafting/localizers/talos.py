@@ -33,9 +33,6 @@ class Talos(LocalizerSettings):
     draws: int = Field(
         1, ge=1, le=100_000, description="labels drawn for each example, of the sampled modes.  TaLoS: 1"
     )
-    score: Literal["fisher", "fisher_times_theta2"] = Field(
-        "fisher", description="squared gradients, or times squared weights"
-    )
     rounds: int = Field(4, ge=1, le=100, description="rounds in which the least sensitive are found.  TaLoS: 4")
     attenuation: float = Field(
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
@@ -82,15 +79,8 @@ def round_sizes(size: int, budget: Budget, rounds: int) -> list[int]:
 
 
 def sensitivity(evidence: LocalizerInput, settings: Talos) -> Tensors:
-    """The score of every parameter with the weights as they are, by the settings examples, mode, draws and score.
-
-    fisher: the sum over examples of squared gradients; fisher_times_theta2: times the square of the
-    pretrained value, which is the squared gradient of a factor on the parameter.
-    """
-    squares = evidence.squared_gradients(settings.examples, settings.mode, settings.draws, evidence.generator)
-    if settings.score == "fisher":
-        return squares
-    return {name: squares[name] * evidence.pretrained[name] ** 2 for name in evidence.region.shapes}
+    """The sum over examples of every parameter's squared gradients, with the weights as they are."""
+    return evidence.squared_gradients(settings.examples, settings.mode, settings.draws, evidence.generator)
 
 
 def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
