@@ -18,7 +18,7 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.workflow.core.settings import OWNERS, params_file
+from stages.workflow.core.settings import owner_of, params_file
 from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]
@@ -165,7 +165,7 @@ class Copy:
         """Change settings as `dvc exp run -S` does, each in the file that has it."""
         for override in overrides:
             section = re.split(r"[.=]", override.lstrip("+~"))[0]
-            apply_overrides(self.folder / params_file(OWNERS[section]), [override])
+            apply_overrides(self.folder / params_file(owner_of(section)), [override])
 
     def commit(self) -> None:
         """Commit everything that git doesn't ignore."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from skill_grafting.settings import Values
 from stages.commands import profile
-from stages.workflow.core.rules import Values
-from stages.workflow.core.settings import OWNERS, PIPELINES, checked, load_all, params_file, read_files
+from stages.workflow.core.settings import PIPELINES, checked, load_all, owner_of, params_file, read_files
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,9 +28,9 @@ def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
     """Change the files of a folder by these settings, which have to be right."""
     yaml = YAML()
     for section, part in settings.items():
-        file = folder / params_file(OWNERS[section])
+        file = folder / params_file(owner_of(section))
         document = yaml.load(file)
-        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
+        kind = PIPELINES[owner_of(section)].SECTIONS[section]
         for key, value in profile.flatten(section, part, kind).items():
             *above, last = key.split(".")
             reduce(getitem, above, document)[last] = value

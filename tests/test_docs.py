@@ -15,7 +15,6 @@ from skill_grafting.io import read_json
 from stages.commands import profile
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
-from stages.workflow.core.settings import OWNERS as SECTIONS
 from stages.workflow.core.settings import PIPELINES, flat, load_all
 from tests.settings_files import lay_out_settings
 from tests.test_dvc_yaml import ALL, FILES, lies_in, output_paths, pipeline
@@ -96,8 +95,8 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
 
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
-    settings = {name for name in named if name.split(".")[0] in SECTIONS and not re.search(rf"\.({ENDINGS})$", name)}
     sections = {name: kind for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    settings = {name for name in named if name.split(".")[0] in sections and not re.search(rf"\.({ENDINGS})$", name)}
     known = {f"{name}.{field}" for name, kind in sections.items() for field in getattr(kind, "model_fields", ())}
     known |= {*flat(load_all(ROOT))}
     assert settings and settings <= known | {key.rpartition(".")[0] for key in known}

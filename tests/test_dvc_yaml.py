@@ -20,7 +20,7 @@ from skill_grafting.data.tasks import registry
 from skill_grafting.localizers.names import NAMES, SHARED
 from skill_grafting.settings import RuntimeParams
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, OWNERS, RUNTIME, params_file
+from stages.workflow.core.settings import MODEL, RUNTIME, owner_of, params_file
 from stages.workflow.core.stage import _script_module
 from tests.imports import closure, module_file
 
@@ -68,7 +68,7 @@ def keys_of(entry: dict[str, Any]) -> list[str]:
     """Every setting under `params` of a stage; one of a further pipeline stands under the file that has it."""
     found = [part if isinstance(part, dict) else {str(paths.PARAMS): [part]} for part in entry.get("params", [])]
     assert all(
-        params_file(OWNERS[key.partition(".")[0]]) == Path(file)
+        params_file(owner_of(key.partition(".")[0])) == Path(file)
         for part in found
         for file in part
         for key in part[file]

@@ -19,7 +19,7 @@ from skill_grafting.errors import ParamsError, did_you_mean
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
-from stages.workflow.core.settings import OWNERS, PIPELINES, load_all, params_file, read_files
+from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files
 
 
 def main() -> None:
@@ -87,7 +87,8 @@ def profile_settings(name: str) -> dict[str, Any]:
     if name not in (known := profiles()):
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     settings = known[name]["set"]
-    if strange := [f"{section!r}{did_you_mean(section, OWNERS)}" for section in settings if section not in OWNERS]:
+    sections = [section for one in PIPELINES.values() for section in one.SECTIONS]
+    if strange := [f"{section!r}{did_you_mean(section, sections)}" for section in settings if section not in sections]:
         raise ParamsError(f"{paths.PROFILES / name}.yaml: unknown section {', '.join(strange)}")
     return settings
 
@@ -96,8 +97,8 @@ def flags(settings: dict[str, Any]) -> list[str]:
     """The arguments of `-S` that set these; a table is removed first, since DVC would only add to it."""
     found = []
     for section, part in settings.items():
-        file = params_file(OWNERS[section])
-        kind = PIPELINES[OWNERS[section]].SECTIONS[section]
+        file = params_file(owner_of(section))
+        kind = PIPELINES[owner_of(section)].SECTIONS[section]
         for key, value in flatten(section, part, kind).items():
             found += [f"{file}:~{key}"] * isinstance(value, dict) + [f"{file}:++{key}={_flag(value)}"]
     return found

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skill_grafting.settings import Count, Name, Positive, Section, Tasks
-from stages.workflow.core.rules import Choice, Values, is_on, not_among
+from skill_grafting.settings import Count, Name, Positive, Section, Tasks, Values
+from stages.workflow.core.rules import Choice, is_on, not_among
 
 
 class SequenceParams(Section):

@@ -13,8 +13,8 @@ from pydantic import Field
 from skill_grafting.errors import did_you_mean
 from skill_grafting.localizers.names import SHARED
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
-from skill_grafting.settings import Count, Name, Section, Share, Tasks, Weight
-from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
+from skill_grafting.settings import Count, Name, Section, Share, Tasks, Values, Weight
+from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 # these stitch grafts by a rule, stitch_RULE
 STITCHES = ("stitch_mean", "stitch_sum", "stitch_sequence", "stitch_largest")

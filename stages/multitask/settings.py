@@ -8,8 +8,8 @@ from pydantic import Field
 
 from skill_grafting.errors import did_you_mean
 from skill_grafting.localizers.names import NAMES, SHARED
-from skill_grafting.settings import AdamWParams, Count, Name, Positive, Section, Share, Tasks
-from stages.workflow.core.rules import Choice, Values, is_on, unknown_localizers
+from skill_grafting.settings import AdamWParams, Count, Name, Positive, Section, Share, Tasks, Values
+from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 # These learn from a base.  The paper takes none (figure 8), and shows larger ones (figures 11 and 12).
 FROM_A_BASE = ("learned",)

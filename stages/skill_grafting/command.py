@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .errors import GraftError, missing_package
+from .errors import GraftError, missing_package, printable
 from .io import is_storage_problem
-from .words import printable
 
 USER_MISTAKE, STOPPED = 2, 130
 

@@ -9,9 +9,9 @@ import json
 import re
 from collections.abc import Iterable
 
-from .words import printable
-
 LONGEST_LINE = 1_500
+# what moves a terminal's cursor, colours or turns round its text, breaks lines where no reader sees it, or is half of a character
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # pydantic's type of error -> what is expected instead
 EXPECTED = {
     "float_type": "a number",
@@ -57,6 +57,11 @@ class TrainingError(GraftError):
 
 class StorageError(GraftError):
     """A file could not be written or is not what was written."""
+
+
+def printable(text: str) -> str:
+    """A stranger's text for a terminal: control characters are written out, as \\u001b; tabs and line breaks stay."""
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def missing_package(error: ModuleNotFoundError) -> str:

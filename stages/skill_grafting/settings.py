@@ -19,6 +19,8 @@ Tasks = list[Name] | None
 Group = Literal["layers", "embeddings", "pooler", "lm_head"]
 Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["constant", "linear"]
+# section -> its settings
+Values = dict[str, Any]
 
 
 class Params(SimpleNamespace):

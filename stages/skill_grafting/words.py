@@ -5,6 +5,8 @@ import re
 import string
 from numbers import Real
 
+from .errors import printable
+
 UNKNOWN = "n/a"
 # names whose underscores are more than spaces, and parts of names that are not written as in settings
 PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1", "whole_region": "whole region (100 %)"}
@@ -13,16 +15,9 @@ SPELLED = {
     "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",
 }  # fmt: skip
 MARKS = {"f1": "†", "mcc": "‡"}
-# what moves a terminal's cursor, colours or turns round its text, breaks lines where no reader sees it, or is half of a character
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # what Markdown or HTML takes for its own; *, & and < only where they begin something
 LIVE = re.compile(r"[\\`_|~\[\]]|\*(?! )|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 ENTITIES = {"<": "&lt;", "&": "&amp;"}
-
-
-def printable(text: str) -> str:
-    """A stranger's text for a terminal: control characters are written out, as \\u001b; tabs and line breaks stay."""
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_markdown(text: str) -> str:

@@ -6,8 +6,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.settings import AdamWParams, Count, Name, Part, Positive, Rates, Section, Share, Tasks, Weight
-from stages.workflow.core.rules import Choice, Values, is_on, not_among, unknown_localizers
+from skill_grafting.settings import (
+    AdamWParams,
+    Count,
+    Name,
+    Part,
+    Positive,
+    Rates,
+    Section,
+    Share,
+    Tasks,
+    Values,
+    Weight,
+)
+from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 from stages.workflow.core.sections import beyond_order
 
 

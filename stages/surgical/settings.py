@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.settings import Count, FinetuneParams, Part, Positive, Rate, Section, Share, Tasks
+from skill_grafting.settings import Count, FinetuneParams, Part, Positive, Rate, Section, Share, Tasks, Values
 from stages.surgical.selections import parse
-from stages.workflow.core.rules import Choice, Values, is_on, not_among
+from stages.workflow.core.rules import Choice, is_on, not_among
 
 Target = Literal["label_logit", "empirical", "expected"]
 

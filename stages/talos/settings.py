@@ -18,10 +18,11 @@ from skill_grafting.settings import (
     Section,
     Share,
     Tasks,
+    Values,
     Weight,
     get_by_path,
 )
-from stages.workflow.core.rules import Choice, Values, is_on, not_among, unknown_localizers
+from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 
 # besides these, each localizer of SHARED trains the parameters that it selects
 METHODS = ("full", "graft", "full_matched", "linear", "attention")

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ModelError
+from ..errors import ModelError, printable
 from ..grafting.region import named_weights
 from ..settings import ModelParams
-from ..words import printable
 from .anatomy import (
     CLASSES,
     HEAD,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..command import guarded
-from ..errors import GraftError, missing_package
-from ..words import printable
+from ..errors import GraftError, missing_package, printable
 from .options import add_options
 from .paths import FORMS, MODEL, PRETRAINED
 

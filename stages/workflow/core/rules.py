@@ -4,9 +4,7 @@ from typing import Any, NamedTuple
 
 from skill_grafting.errors import did_you_mean
 from skill_grafting.localizers.names import NAMES
-from skill_grafting.settings import get_by_path
-
-Values = dict[str, Any]
+from skill_grafting.settings import Values, get_by_path
 
 
 class Choice(NamedTuple):

@@ -19,8 +19,9 @@ from skill_grafting.settings import (
     Section,
     Seed,
     Share,
+    Values,
 )
-from stages.workflow.core.rules import Choice, Values, unknown_localizers
+from stages.workflow.core.rules import Choice, unknown_localizers
 
 
 class MovementParams(Section):

@@ -25,10 +25,9 @@ from skill_grafting.command import guarded
 from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
 from skill_grafting.localizers.names import NAMES, localizer_in
-from skill_grafting.settings import Params, Section, get_by_path
+from skill_grafting.settings import Params, Section, Values, get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
-from stages.workflow.core.rules import Values
 
 PROJECT = Path(__file__).parents[3]
 # settings of `runtime` that affect the results of a model; the others are not params of any stage
@@ -36,13 +35,27 @@ RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.ba
 # those of the others that a stage with a model reads all the same
 UNLISTED = ("gradient_checkpointing", "live")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
-# name -> settings of every pipeline: those of the main one (""), then those of each folder with a dvc.yaml: SECTIONS, the
-# TASKS that they name, and problems() between sections
-PIPELINES: dict[str, ModuleType] = {"": import_module("stages.workflow.core.sections")} | {
-    path.parent.name: import_module(f"stages.{path.parent.name}.settings")
-    for path in sorted((PROJECT / paths.PIPELINES).glob("*/dvc.yaml"))
-}
-OWNERS = {section: name for name, pipeline in PIPELINES.items() for section in pipeline.SECTIONS}
+
+
+class Pipelines(Mapping[str, ModuleType]):
+    """Name -> settings of a pipeline, the main one ("") first, then each folder with a dvc.yaml; imported when asked for.
+
+    They have SECTIONS, the TASKS that those name, and problems() between sections.
+    """
+
+    names = ("", *sorted(path.parent.name for path in (PROJECT / paths.PIPELINES).glob("*/dvc.yaml")))
+
+    def __getitem__(self, name: str) -> ModuleType:
+        return import_module(f"stages.{name}.settings" if name else "stages.workflow.core.sections")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+PIPELINES = Pipelines()
 # settings that this process has read: folder, keys, values
 READ: list[tuple[Path, tuple[str, ...], Params]] = []
 
@@ -99,8 +112,13 @@ def params_file(pipeline: str) -> Path:
 
 def pipelines_of(keys: Iterable[str]) -> list[str]:
     """The pipelines whose settings these are, the main one first and in any case."""
-    owners = {OWNERS.get(key.partition(".")[0], "") for key in keys}
+    owners = {owner_of(key.partition(".")[0]) for key in keys}
     return [name for name in PIPELINES if not name or name in owners]
+
+
+def owner_of(section: str) -> str | None:
+    """The pipeline that has a section; None if none does."""
+    return next((name for name, pipeline in PIPELINES.items() if section in pipeline.SECTIONS), None)
 
 
 def read_files(pipelines: Iterable[str], folder: Path = Path()) -> dict[str, Any]:
@@ -150,8 +168,8 @@ def _by_kind(pipeline: str, content: dict[str, Any], localizers: bool, values: V
 
 def _line(problem: dict[str, Any], kind: type[Section], pipeline: str) -> str:
     name = problem["loc"][0]
-    if problem["type"] == "extra_forbidden" and OWNERS.get(name, pipeline) != pipeline:
-        return f"{name}: this section belongs in {params_file(OWNERS[name])}"
+    if problem["type"] == "extra_forbidden" and (owner_of(name) or pipeline) != pipeline:
+        return f"{name}: this section belongs in {params_file(owner_of(name))}"
     return plain_problem(problem, "", kind)
 
 
@@ -219,7 +237,7 @@ def edited() -> list[str]:
     for folder, keys, before in READ:
         now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
         changed += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
-    return [f"{params_file(OWNERS[name])}: {name}" for name in dict.fromkeys(changed)]
+    return [f"{params_file(owner_of(name))}: {name}" for name in dict.fromkeys(changed)]
 
 
 def require_listed(module: str, arguments: dict[str, Any]) -> None:
@@ -244,7 +262,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print every resolved setting")
     asked, values = parser.parse_args(), load_all()
     if not asked.json:
-        others = len({OWNERS[name] for name in values} - {""})
+        others = len({*map(owner_of, values)} - {""})
         print(f"{paths.PARAMS} is fine" + f", and so are those of {others} more pipelines" * bool(others))
         return
     shown = {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in values.items()}
