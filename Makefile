@@ -13,7 +13,7 @@
 # make report                everything that has run, as one web page
 # make test                  the tests
 # make test-all              the slow ones too: every pipeline from nothing with the real DVC
-# make bench                 what learning and fine-tuning cost beside bare passes, as JSON, at most 90 seconds (DEVICE=cuda)
+# make bench                 what learning and fine-tuning cost beside bare loops, as JSON, a minute or two (DEVICE=cuda)
 # make lint                  ruff
 # make chaos                 damaged and hostile input, 1,000 cases of each kind, and kills over all pipelines (CASES=1000 KILLS=200)
 # make clean                 remove every generated artefact, but not the cache
@@ -64,7 +64,7 @@ test-all: $(READY)
 	python -m pytest $(XDIST) -m ""
 
 bench: $(READY)
-	@python -m tests.bench --device $(or $(DEVICE),cpu)
+	@python -m tests.bench $(DEVICE)
 
 chaos: $(READY)
 	CASES=$(or $(CASES),1000) KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/skill_grafting/test_damaged.py tests/chaos.py
