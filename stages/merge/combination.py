@@ -12,6 +12,7 @@ from torch import Tensor
 
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
+from skill_grafting.data.sampling import spread
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
@@ -41,11 +42,11 @@ from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
+from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell, evidence_of, open_shared
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
@@ -94,10 +95,7 @@ class Group:
     def open(cls, method: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
         """Load what a method merges: grafts from their mask files or by a localizer of its own, or fine-tuned models."""
         anatomy = read_anatomy(paths.PRETRAINED)
-        with seeded_torch("combination", seed):  # the new heads, which trained ones replace
-            shared = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], params.model, machine)
-        for task, view in shared.views.items():
-            view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
+        shared = open_shared(tasks, seed, params.model, machine)
         if kind_of(method) == FINETUNED:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
@@ -152,8 +150,7 @@ def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[s
 
 def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> dict[float, float]:
     """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
-    dev = {task: view.encode(_dev_rows(task, cell.seed, search.dev_max)) for task, view in cell.shared.views.items()}
-    singles = {}
+    dev, singles = _dev_examples(cell, search.dev_max), {}
     with progress("alphas on dev", len(search.alphas) + 1, "point") as bar:
         for task, model in cell.models.items():
             cell.shared.first.put(model)
@@ -174,9 +171,8 @@ def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict
     """
     total, masks, chosen = summed(cell.pretrained, cell.models), [], {}
     with progress("lambdas on dev", len(cell.models) * len(search.strictness), "point") as bar:
-        for task, view in cell.shared.views.items():
-            dev, scores = view.encode(_dev_rows(task, cell.seed, search.dev_max)), {}
-            vector = task_vector(cell.pretrained, cell.models[task])
+        for task, dev in _dev_examples(cell, search.dev_max).items():
+            vector, scores = task_vector(cell.pretrained, cell.models[task]), {}
             for strictness in search.strictness:
                 cell.shared.first.put(shifted(cell.pretrained, within(total, tall_mask(vector, total, strictness))))
                 scores[strictness] = _accuracy(cell, task, dev)
@@ -188,11 +184,10 @@ def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict
     return within(total, both), {"lambdas": chosen, "selected": selected}
 
 
-def _dev_rows(task: str, seed: int, most: int) -> list[dict]:
-    """At most so many dev rows, all if `most` is 0, drawn at random: the first ones may lack a label."""
-    rows = read_rows(paths.sample(task, seed, "dev"))
-    drawn = numpy_generator("combination", "dev", task, seed).permutation(len(rows))[: most or None]
-    return [rows[number] for number in sorted(drawn)]
+def _dev_examples(cell: Group, most: int) -> dict[str, list[Example]]:
+    """Task -> at most so many of its dev rows, 0 for all."""
+    rows = {task: read_rows(paths.sample(task, cell.seed, "dev")) for task in cell.models}
+    return {task: view.encode(spread(rows[task], most)) for task, view in cell.shared.views.items()}
 
 
 def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:

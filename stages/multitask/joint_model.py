@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from skill_grafting.digest import require_listed
 from skill_grafting.errors import ModelError
@@ -87,12 +88,12 @@ def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtim
 
     Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
     """
-    shared = SharedModel.load(folder, [read_task(task) for task in tasks], settings, runtime)
     require_listed(folder, HEADS)
     try:
-        with safe_open(folder / HEADS, framework="pt") as file:
-            for task, head in shared.heads().items():
-                shared.views[task].put({name: file.get_tensor(f"{task}/{name}") for name in head})
-    except (OSError, SafetensorError) as error:
+        heads: dict[str, dict[str, Tensor]] = {task: {} for task in tasks}
+        for name, values in load_file(folder / HEADS).items():
+            task, _, name = name.partition("/")
+            heads.setdefault(task, {})[name] = values
+        return SharedModel.load(folder, [read_task(task) for task in tasks], settings, runtime, heads=heads)
+    except (OSError, SafetensorError, KeyError) as error:
         raise ModelError(f"{folder / HEADS}: missing or damaged, `dvc repro` makes it: {error}") from error
-    return shared

@@ -12,39 +12,27 @@ import numpy as np
 from torch import Tensor
 
 from skill_grafting.data.encoding import Example
+from skill_grafting.data.sampling import spread
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_file import read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.merging import combined, task_vector
-from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.runtime import Runtime, seeded_torch
-from skill_grafting.settings import ModelParams, Params
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
-from stages.workflow.core.stored import read_task
+from stages.workflow.core.cells import open_shared
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows
 Sets = dict[tuple[str, str], list[Example]]
 Key = tuple[str, str]
 Merger = Callable[[Tensors, Mapping[str, Tensors]], dict[str, Tensor]]
-
-
-def open_views(tasks: list[str], seed: int, settings: ModelParams, machine: Runtime) -> dict[str, LabelModel]:
-    """Task -> the pretrained backbone as that task's trained head, or its label words, read it."""
-    anatomy = read_anatomy(paths.PRETRAINED)
-    with seeded_torch(
-        "arithmetic", seed
-    ):  # the new heads, which trained ones replace, and a pooler that the model lacks
-        views = SharedModel.load(paths.PRETRAINED, [read_task(task) for task in tasks], settings, machine).views
-    for task, view in views.items():
-        view.put(read_tensors(paths.finetuned(task, seed), anatomy.names([HEAD])))
-    return views
 
 
 def encode_rows(views: Mapping[str, LabelModel], seed: int, limits: Mapping[str, int]) -> Sets:
@@ -58,15 +46,6 @@ def encode_rows(views: Mapping[str, LabelModel], seed: int, limits: Mapping[str,
         for task, view in views.items()
         for split, most in limits.items()
     }
-
-
-def spread(rows: list[dict], most: int) -> list[dict]:
-    """At most so many rows, 0 for all: of each label its share, evenly among its rows, in their order."""
-    if not 0 < most < len(rows):
-        return rows
-    by_label = sorted(range(len(rows)), key=lambda number: rows[number]["label"])
-    chosen = sorted(by_label[(2 * number + 1) * len(rows) // (2 * most)] for number in range(most))
-    return [rows[number] for number in chosen]
 
 
 def moved_region(method: str, task: str, seed: int, anatomy: ModelSpec, pretrained: Tensors) -> dict[str, Tensor]:
@@ -166,7 +145,7 @@ def open_model(
     """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)
     pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
-    views = open_views(tasks, seed, params.model, machine)
+    views = open_shared(tasks, seed, params.model, machine).views
     models = {task: moved_region(method, task, seed, anatomy, pretrained) for task in tasks}
     kind = LinearArithmeticModel if method == LINEAR else ArithmeticModel
     return kind(views, pretrained, models, encode_rows(views, seed, limits))

@@ -27,8 +27,9 @@ from skill_grafting.models.loading import read_tensors
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
-from stages.talos.arithmetic_model import ArithmeticModel, encode_rows, open_views
+from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
 from stages.workflow.core import paths
+from stages.workflow.core.cells import open_shared
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
@@ -40,7 +41,7 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     tasks = params.talos.tasks
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
-    views = open_views(tasks, seed, params.model, machine)
+    views = open_shared(tasks, seed, params.model, machine).views
     model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))
     start = model.logits({}, model.sets)
     logits: dict[str, dict[str, Any]] = {key[0]: {PRETRAINED: start[key]} for key in model.sets}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from skill_grafting.data.sampling import draw_sample, split_sizes
+from skill_grafting.data.sampling import draw_sample, split_sizes, spread
 from skill_grafting.errors import DataError
 
 LABELS = ["negative", "positive"]
@@ -135,3 +135,11 @@ def test_a_class_of_one_row_cannot_be_split(available, scarce):
 def test_without_a_test_split():
     with pytest.raises(DataError, match="task movies: its data has no test split"):
         draw(make_rows(tests=0))
+
+
+def test_few_dev_rows_have_all_labels_in_proportion():
+    rows = [{"label": label, "number": n} for n, label in enumerate(["b"] * 20 + ["a"] * 40)]
+    some = spread(rows, 12)
+    assert [row["label"] for row in some] == ["b"] * 4 + ["a"] * 8, "where the first rows have one label"
+    assert [row["number"] for row in some] == [*range(2, 60, 5)], "evenly, and in their order"
+    assert spread(rows, 0) == spread(rows, 60) == spread(rows, 99) == rows

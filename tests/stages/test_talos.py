@@ -1,6 +1,7 @@
 """TaLoS and task arithmetic: sensitivity, masks in rounds, vectors within masks, addition, negation, disentanglement."""
 
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise, permutations
@@ -30,14 +31,14 @@ from skill_grafting.models.predicting import predict
 from skill_grafting.runtime import numpy_generator, seeded_torch
 from skill_grafting.training.training import TrainPlan
 from stages.talos.arithmetic import addition, choose_negation, negation, single_scores
-from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel, open_views, spread
+from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel
 from stages.talos.disentangle import error_grid, searched_mean
 from stages.talos.edit import attention_mask, best_of, choose_mask, plans_of, sizes
 from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity import LEAST, MOST, RANDOM, masks, prune
 from stages.talos.settings import EditTraining, Negation
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.cells import GraftCell, open_shared
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.skill_grafting.test_localizers import evidence_of, mask_of
 
@@ -376,17 +377,10 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
     shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
     write_json(paths.card("toy"), {"task": TOY.model_dump()})
     # in place of a parameter without pretrained values the head, which keeps what was drawn
-    monkeypatch.setattr("stages.talos.arithmetic_model.read_tensors", lambda *_: {})
-    one, other = (values_of(open_views(["toy"], 0, model_settings("standard"), runtime())["toy"]) for _ in range(2))
+    monkeypatch.setattr("stages.workflow.core.cells.read_tensors", lambda *_: defaultdict(list))
+    monkeypatch.setattr(LabelModel, "put", lambda *_: None)
+    one, other = (values_of(open_shared(["toy"], 0, model_settings("standard"), runtime())) for _ in range(2))
     assert same(one, other)
-
-
-def test_few_dev_rows_have_all_labels_in_proportion():
-    rows = [{"label": label, "number": n} for n, label in enumerate(["b"] * 20 + ["a"] * 40)]
-    some = spread(rows, 12)
-    assert [row["label"] for row in some] == ["b"] * 4 + ["a"] * 8, "where the first rows have one label"
-    assert [row["number"] for row in some] == [*range(2, 60, 5)], "evenly, and in their order"
-    assert spread(rows, 0) == spread(rows, 60) == spread(rows, 99) == rows
 
 
 def test_points_do_not_depend_on_the_order_and_add_up(triple):

@@ -42,6 +42,15 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
     return {split: [*map(bare, part)] for split, part in chosen.items()}
 
 
+def spread(rows: list[Row], most: int) -> list[Row]:
+    """At most so many rows, 0 for all: of each label its share, evenly among its rows, in their order."""
+    if not 0 < most < len(rows):
+        return rows
+    by_label = sorted(range(len(rows)), key=lambda number: rows[number]["label"])
+    chosen = sorted(by_label[(2 * number + 1) * len(rows) // (2 * most)] for number in range(most))
+    return [rows[number] for number in chosen]
+
+
 def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     """The training rows to draw from, one of each text, case and spacing aside; none whose text is in test or has two labels."""
     chosen: dict[bytes, Row] = {}

@@ -1,11 +1,13 @@
 """One backbone that several tasks read: multi-task training, continual learning, merged models."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from ..data.tasks import TaskSpec
+from ..grafting.region import Tensors
 from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import HEAD
@@ -25,9 +27,18 @@ class SharedModel:
 
     @classmethod
     def load(
-        cls, folder: Path, tasks: list[TaskSpec], settings: ModelParams, runtime: Runtime, dropout: float | None = None
+        cls,
+        folder: Path,
+        tasks: list[TaskSpec],
+        settings: ModelParams,
+        runtime: Runtime,
+        dropout: float | None = None,
+        heads: Mapping[str, Tensors] | None = None,
     ) -> "SharedModel":
-        """The model of a folder for all these tasks; new heads start from torch's global generator, task by task."""
+        """The model of a folder for all these tasks, with trained heads (task -> tensors, KeyError if one is missing), or new ones.
+
+        New heads start from torch's global generator, task by task.
+        """
         first = LabelModel.load(folder, tasks[0], settings, runtime, dropout)
         views = {tasks[0].name: first}
         for task in tasks[1:]:
@@ -36,7 +47,10 @@ class SharedModel:
                 _share_backbone(first, views[task.name])
             else:
                 views[task.name] = LabelModel(first.model, first.tokenizer, task, first.mode, first.max_length, runtime)
-        return cls(views)
+        shared = cls(views)
+        for task, own in shared.heads().items() if heads is not None else ():
+            views[task].put({name: heads[task][name] for name in own})
+        return shared
 
     @property
     def first(self) -> LabelModel:
