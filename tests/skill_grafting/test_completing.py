@@ -196,7 +196,8 @@ def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(ma
     theirs = labelled.encode(rows)
     assert [one.input_ids for one in short] == [one.input_ids for one in theirs]
     told, logits = model.logits(model.batch(short)), labelled.logits(labelled.batch(theirs))
-    assert torch.equal(told[:, labelled._word_ids], logits)
+    assert torch.allclose(told[:, labelled._word_ids], logits, rtol=0, atol=1e-5)
+    assert not torch.allclose(told[:, labelled._word_ids.flip(0)], logits, atol=1e-2), "control: the other word"
     gradients = []
     for reader, read, ids in ((model, short, None), (labelled, theirs, torch.arange(told.shape[1]))):
         if ids is not None:  # every token is a label word

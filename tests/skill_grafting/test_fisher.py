@@ -114,6 +114,15 @@ def test_parameters_that_no_layer_covers_go_one_by_one(pico_bert, monkeypatch, m
             squared_gradients(model, examples, names, mode)
 
 
+def test_a_head_of_its_own_that_computes_the_label_words_alone_agrees_with_the_loop(pico_llama):
+    model = LabelModel.load(pico_llama, TOY, model_settings("autoregressive"), runtime())
+    model.model.lm_head.weight = torch.nn.Parameter(model.model.lm_head.weight.detach().clone())
+    examples, names = model.encode(toy_rows(EXAMPLES)), ["lm_head.weight", *layers_of(model)]
+    found = squared_gradients(model, examples, names)
+    assert_close(found, slow_loop(model, examples, names))
+    assert int((found["lm_head.weight"].sum(1) > 0).sum()) == 2, "of the two label words alone"
+
+
 def test_small_portions_and_batches_change_nothing(pico_bert, monkeypatch):
     model = LabelModel.load(pico_bert, TOY, model_settings("prompt"), runtime())
     examples, names = model.encode(toy_rows(EXAMPLES)), layers_of(model)

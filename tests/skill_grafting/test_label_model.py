@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from skill_grafting.data.batching import Batch
+from skill_grafting.data.encoding import Example
 from skill_grafting.errors import ModelError, StorageError
 from skill_grafting.io import replacing
 from skill_grafting.models.anatomy import read_anatomy
@@ -24,7 +26,7 @@ from skill_grafting.models.predicting import dev_score, predict
 from skill_grafting.models.probing import most_tokens
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import parameter_groups
-from skill_grafting.models.visibility import sees_later_words
+from skill_grafting.models.visibility import Reader, sees_later_words
 from tests.pico import (
     PAIRS,
     TOY,
@@ -84,6 +86,86 @@ def test_batching_padding_and_the_order_of_rows_change_nothing(make_cell, mode):
         assert torch.allclose(model.logits(model.batch(examples)), alone, atol=1e-5), "all padded to the longest"
 
 
+SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+CONFIGS = {
+    "bert": bert_config(),
+    "roberta": hf.RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "xlm-roberta": hf.XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "distilbert": hf.DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
+    "mpnet": hf.MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
+    "gpt2": hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
+    "llama": hf.LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
+}  # fmt: skip
+CAPPED = {"num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 0.5, "bos_token_id": 0, "eos_token_id": 0}
+HEADS = {
+    **{name: ("prompt", CONFIGS[name], True) for name in ("bert", "roberta", "distilbert", "mpnet")},
+    **{name: ("autoregressive", CONFIGS[name], True) for name in ("gpt2", "llama")},
+    "a tanh behind it": ("autoregressive", hf.Gemma2Config(**SIZE, **CAPPED, pad_token_id=0), True),
+    "a bias of its own behind it": ("prompt", hf.EsmConfig(**SIZE, pad_token_id=0, mask_token_id=4), False),
+}
+
+
+class SharesOfAll(torch.nn.Module):
+    """A head whose logits are of all words together."""
+
+    def __init__(self, head: torch.nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head(hidden).log_softmax(-1)
+
+
+def reader_and_batch(name: str, change=lambda model: model) -> tuple[Reader, Batch]:
+    mode, config, _ = HEADS[name]
+    torch.manual_seed(0)
+    model = change(AUTO[mode].from_config(config))
+    for weight in model.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape)
+    reader = Reader(model, mode, pad_id=0)
+    texts = [Example(ids, [0] * len(ids), 0, len(ids) - 1) for ids in ([7, 8, 9, 5], [11, 12], [13])]
+    return reader, reader.batch(texts)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_computes_the_label_words_alone_where_they_come_out_the_same(name):
+    reader, batch = reader_and_batch(name)
+    weights = [*reader.model.parameters()]
+    words, factors = torch.tensor([30, 6, 17]), torch.randn(3, 3)
+
+    def read(*arguments: torch.Tensor) -> tuple[torch.Tensor, tuple]:
+        logits = reader.logits(batch, *arguments)
+        part = logits if arguments else logits.index_select(1, words)
+        return part, torch.autograd.grad((part * factors).sum(), weights, materialize_grads=True, allow_unused=True)
+
+    (alone, gradients), (whole, expected) = read(words), read()
+    assert torch.allclose(alone, whole, atol=1e-5)
+    assert not torch.allclose(reader.logits(batch, words[[1, 0, 2]]), whole, atol=1e-3), "control: other rows"
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(gradients, expected, strict=True))
+    assert max(float(one.abs().max()) for one in gradients) > 1e-2, "control: not all of them are 0"
+    sizes, head = [], reader.model.get_output_embeddings()
+    whole_vocabulary = len(head.weight)
+    head.register_forward_hook(lambda *call: sizes.append(call[2].shape[-1]))
+    read(words)
+    assert sizes == [3 if HEADS[name][2] else whole_vocabulary]
+    assert reader.logits(batch).shape == (3, whole_vocabulary), "and afterwards all of them again"
+
+
+def test_a_head_whose_logits_are_of_all_words_together_computes_all():
+    def shares(model):
+        model.lm_head = SharesOfAll(model.lm_head)
+        model.get_output_embeddings = lambda: model.lm_head.head
+        return model
+
+    words = torch.tensor([30, 6, 17])
+    for change, fallen_back in ((shares, True), (lambda model: model, False)):
+        reader, batch = reader_and_batch("llama", change)
+        sums = reader.logits(batch).exp().sum(1)
+        assert torch.allclose(sums, torch.ones(3), atol=1e-4) == fallen_back
+        assert torch.allclose(reader.logits(batch, words), reader.logits(batch).index_select(1, words), atol=1e-5)
+        assert reader._narrow != fallen_back
+
+
 def test_dev_score_is_accuracy_and_minus_cross_entropy(make_cell):
     cell = make_cell("standard")
     model = cell.load()
@@ -114,18 +196,6 @@ def test_only_chosen_parameters_get_gradients(make_cell):
     model.logits(batch).sum().backward()
     assert {name for name, weight in model.parameters().items() if weight.grad is not None} == names == {*chosen}
     assert [*chosen] == [name for name in model.parameters() if name in names], "in the model's order"
-
-
-SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
-CONFIGS = {
-    "bert": bert_config(),
-    "roberta": hf.RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "xlm-roberta": hf.XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "distilbert": hf.DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
-    "mpnet": hf.MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "gpt2": hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
-    "llama": hf.LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "mode", "parameter", "group"), [

@@ -149,7 +149,7 @@ def _add_by_layer(
     batch = model.batch(examples)
     with _recorded(owners) as calls:
         logits = model.logits(batch)
-    if not all(_is_separable(calls[module], len(examples)) for module in owners):
+    if not all(_is_separable(module, calls[module], len(examples)) for module in owners):
         return False
     outputs = [calls[module][0][1] for module in owners]
     for losses in _losses(logits, batch.labels, target):
@@ -204,8 +204,11 @@ def _recorded(owners: Owners) -> Iterator[dict[nn.Module, list[tuple[Any, Any]]]
             handle.remove()
 
 
-def _is_separable(calls: list[tuple[Any, Any]], examples: int) -> bool:
-    """True for one call from one tensor to another, both with one row for each example."""
+def _is_separable(module: nn.Module, calls: list[tuple[Any, Any]], examples: int) -> bool:
+    """True for one call from one tensor to another, both with one row for each example; not for a head of some words alone."""
     if len(calls) != 1 or len(calls[0][0]) != 1:
         return False
-    return all(isinstance(value, Tensor) and len(value) == examples for value in (calls[0][0][0], calls[0][1]))
+    inputs, output = calls[0][0][0], calls[0][1]
+    if not all(isinstance(value, Tensor) and len(value) == examples for value in (inputs, output)):
+        return False
+    return not isinstance(module, nn.Linear) or output.shape[-1] == module.out_features

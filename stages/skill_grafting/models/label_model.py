@@ -33,7 +33,7 @@ class LabelModel:
 
     standard: those of the stock sequence-classification class.  prompt and autoregressive: those of
     the label words at the prompt's position; the hidden states are narrowed to that position before
-    the vocabulary head, which therefore runs on one position an example instead of all.
+    the vocabulary head, which therefore runs on one position an example instead of all, and for these words alone (see Reader).
     generative: logits over the vocabulary at the positions that predict the tokens of the completions, shape
     (T, vocabulary) for the T tokens of a batch, in the order of its `labels`.
     """
@@ -50,7 +50,7 @@ class LabelModel:
         self.model, self.tokenizer, self.task, self.mode = model.to(runtime.device), tokenizer, task, mode
         self.max_length, self.runtime = max_length, runtime
         self._reader = Reader(self.model, mode, tokenizer.pad_token_id)
-        prompt = task.prompt_for(mode)
+        prompt, self._word_ids = task.prompt_for(mode), None
         if prompt and mode != "generative":
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
 
@@ -118,10 +118,7 @@ class LabelModel:
         """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
         self.runtime.choose_attention(batch.inputs["input_ids"].shape[1])
         with self.runtime.autocast():
-            logits = self._reader.logits(batch)
-        if self.mode in ("prompt", "autoregressive"):
-            logits = logits.index_select(1, self._word_ids)
-        return logits.float()
+            return self._reader.logits(batch, self._word_ids).float()
 
 
 def train_only(parameters: dict[str, Tensor], names: set[str]) -> dict[str, Tensor]:

@@ -1,13 +1,16 @@
 """What a model reads, measured on short texts: the words after a position, and what stands beside a text in its batch."""
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Linear, Module
+from torch.nn.functional import linear
 
 from ..data.batching import Batch, collate
 from ..data.encoding import Example
@@ -24,7 +27,8 @@ SHORT = 7
 # relative to the largest logit: float32 in another order of sums is off by less than 1e-6, narrower types by a few hundredths
 ALIKE, ROUGHLY_ALIKE = 1e-4, 0.1
 
-_LEFT: WeakKeyDictionary[Module, dict[str, bool]] = WeakKeyDictionary()
+# by mode, measured once for each model: whether batches are padded on the left, and whether the head computes some words alone
+_KNOWN: WeakKeyDictionary[Module, dict[str, tuple[bool, bool]]] = WeakKeyDictionary()
 
 
 class PositionSelector:
@@ -43,10 +47,27 @@ class PositionSelector:
         return output
 
 
+@contextmanager
+def _rows_alone(projection: Linear, words: Tensor) -> Iterator[None]:
+    """For its time a linear layer has these rows alone, whose gradients go to its whole weight."""
+
+    def narrow(hidden: Tensor) -> Tensor:
+        bias = None if projection.bias is None else projection.bias.index_select(0, words)
+        return linear(hidden, projection.weight.index_select(0, words), bias)
+
+    projection.forward = narrow
+    try:
+        yield
+    finally:
+        del projection.forward  # that of its class again
+
+
 class Reader:
     """The logits of a model at the positions of a batch, and on which side its batches are padded.
 
-    The vocabulary head runs at these positions alone.  Raises ModelError if a text is read otherwise in a batch than by itself.
+    The vocabulary head runs at these positions alone, and of the words that are asked for alone where measurement says that this
+    gives their logits; where something behind it needs the whole vocabulary, it computes that.  Raises ModelError if a text is
+    read otherwise in a batch than by itself.
     """
 
     def __init__(self, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
@@ -57,10 +78,10 @@ class Reader:
         model.config.pad_token_id = pad_id
         if mode != "standard" and (backbone := run_of(model).backbone):
             model.get_submodule(backbone).register_forward_hook(self._selector)
-        known = _LEFT.setdefault(model, {})
+        known = _KNOWN.setdefault(model, {})
         if mode not in known:
-            known[mode] = self._measure_side()
-        self.left = known[mode]
+            known[mode] = self._measure()
+        self.left, self._narrow = known[mode]
 
     def batch(self, examples: list[Example]) -> Batch:
         """Pad examples into one batch on the model's device, without segments for a model that has no use for them."""
@@ -68,8 +89,16 @@ class Reader:
         inputs = {name: values for name, values in batch.inputs.items() if name in self._takes}
         return replace(batch, inputs=inputs)
 
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits of the class, (B, labels), or over the vocabulary at each position that is read."""
+    def logits(self, batch: Batch, words: Tensor | None = None) -> Tensor:
+        """Logits of the class, (B, labels), or at each position that is read over the vocabulary or of these words, (B, words)."""
+        if words is None:
+            return self._run(batch)
+        if self._narrow:
+            with _rows_alone(self.model.get_output_embeddings(), words):
+                return self._run(batch)
+        return self._run(batch).index_select(1, words)
+
+    def _run(self, batch: Batch) -> Tensor:
         self._selector.batch = batch
         try:
             logits = self.model(**batch.inputs, **self._options).logits
@@ -77,23 +106,38 @@ class Reader:
             self._selector.batch = None  # the same model may be read by another task next
         return logits if self.mode == "standard" else logits[:, 0]
 
-    def _measure_side(self) -> bool:
-        """True if texts have to be padded on the left: where a batch of two says what each says alone, by the plain class."""
+    def _measure(self) -> tuple[bool, bool]:
+        """Whether texts have to be padded on the left, and whether the vocabulary head computes some words alone.
+
+        Measured is where a batch of two says what each says alone, by the plain class.
+        """
         self.model.eval()  # as for all that is predicted: dropout would say something else each time
-        words = some_words(self.model).tolist()
-        ids = [words, words[:SHORT]]
+        words = some_words(self.model)
+        ids = [words.tolist(), words[:SHORT].tolist()]
         examples = [Example(part, [0] * len(part), 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
         try:
             alone = torch.cat([self._plain(example) for example in examples])
             for self.left in (False, True):
                 if not _differ(alone, self._said(examples)):
-                    return self.left
+                    return self.left, self._narrows(examples, alone, words.unique())
         except Exception as error:  # models raise what they like
             raise ModelError(f"can't be run on two texts in a batch: {one_line(error)}") from error
         raise ModelError(
             f"is a model of the kind {self.model.config.model_type} that says something else of a text beside others in a batch, "
             "padded on whichever side, than of the text alone, so no score of it would hold; take another kind of model"
         )
+
+    def _narrows(self, examples: list[Example], alone: Tensor, words: Tensor) -> bool:
+        """True if the head, reduced to the rows of some words, gives their logits as the plain class does."""
+        if self.mode not in ("prompt", "autoregressive") or len(words) == alone.shape[1]:
+            return False
+        self._narrow = True
+        try:
+            return isinstance(self.model.get_output_embeddings(), Linear) and not _differ(
+                alone.index_select(1, words), self._said(examples, words)
+            )
+        except Exception:  # what is behind the head needs the whole vocabulary, such as a bias of its own
+            return False
 
     @torch.no_grad()
     def _plain(self, example: Example) -> Tensor:
@@ -106,8 +150,8 @@ class Reader:
         return logits if self.mode == "standard" else logits[:, example.position]
 
     @torch.no_grad()
-    def _said(self, examples: list[Example]) -> Tensor:
-        return self.logits(self.batch(examples))
+    def _said(self, examples: list[Example], words: Tensor | None = None) -> Tensor:
+        return self.logits(self.batch(examples), words)
 
 
 def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
