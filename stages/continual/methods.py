@@ -45,7 +45,7 @@ from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
-from skill_grafting.grafting.region import Region, Tensors, grouped
+from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.fisher import squared_gradients
@@ -371,11 +371,10 @@ class Elastic:
         That is the mean of leaf and centre, weighted 1 : stiffness * F, so nothing is carried past its centre.  It is the proximal
         step of the penalty where `stiffness` is learning rate times strength.
         """
-        held = {name: leaf for name, leaf in leaves.items() if name in self.importance}
-        for names in grouped(held):
-            share = torch._foreach_mul([self.importance[name] for name in names], stiffness)
-            torch._foreach_div_(share, torch._foreach_add(share, 1.0))
-            torch._foreach_lerp_([held[name] for name in names], [self.centre[name] for name in names], share)
+        for name, leaf in leaves.items():
+            if name in self.importance:
+                share = self.importance[name] * stiffness
+                leaf.lerp_(self.centre[name], share / (share + 1.0))
 
     def tensors(self) -> list[Tensor]:
         """Everything that is kept."""

@@ -319,10 +319,10 @@ def test_the_gradient_with_l1_is_autograds(quadratic, l1):
     q.backward()
     leaves = {name: t.clone().requires_grad_() for name, t in logits.logits.items()}
     wanted = dict(zip(leaves, torch.autograd.grad(penalised(q, leaves, l1), list(leaves.values())), strict=True))
-    ours = dict(zip(q.weights, logits.gradients([*q.weights], q.weights, l1), strict=True))
+    ours = {name: logits.gradient(name, q.weights, l1) for name in q.weights}
     torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-6)
     if l1:
-        without = dict(zip(q.weights, logits.gradients([*q.weights], q.weights), strict=True))
+        without = {name: logits.gradient(name, q.weights) for name in q.weights}
         gap = max(float((ours[name] - without[name]).abs().max()) for name in ours)
         assert gap == pytest.approx(l1 * 0.1491, rel=1e-3), "sigmoid'(1.5), at every parameter"
     before = {name: t.clone() for name, t in logits.logits.items()}

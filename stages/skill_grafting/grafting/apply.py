@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .mask import GraftMask
-from .region import Tensors, grouped
+from .region import Tensors
 
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
@@ -29,8 +29,8 @@ def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: 
 
 def put_all(tensors: Tensors, values: Tensors) -> None:
     """Overwrite tensors with the values of their names."""
-    for names in grouped(tensors):
-        torch._foreach_copy_([tensors[name] for name in names], [values[name] for name in names])
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])
 
 
 def take_at(tensor: Tensor, indices: Tensor) -> Tensor:

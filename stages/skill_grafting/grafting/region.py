@@ -15,8 +15,6 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
     from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
-# numbers that a kernel for several tensors takes on CUDA at most: its temporary ones have the size of all of them
-TOGETHER = 2**24
 
 
 def named_weights(model: Module) -> dict[str, Parameter]:
@@ -43,17 +41,6 @@ def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
         found[-1].append(name)
         room -= size
     return found
-
-
-def grouped(tensors: Tensors) -> list[list[str]]:
-    """Names of tensors whose arithmetic `torch._foreach_*` does together: on CUDA many, elsewhere each alone.
-
-    On CUDA many are one launch, which is what small ones cost; a CPU is faster with one after another, whose temporary values
-    stay in its caches.  The results are the same to the bit.
-    """
-    sizes = {name: tensor.numel() for name, tensor in tensors.items()}
-    together = any(tensor.device.type == "cuda" for tensor in tensors.values())
-    return portions(sizes, TOGETHER if together else 0)
 
 
 @dataclass(frozen=True)

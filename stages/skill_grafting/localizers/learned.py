@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..grafting.apply import graft_into, put_at, take_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region, Tensors, grouped
+from ..grafting.region import Region, Tensors
 from ..grafting.select import kth_largest, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
@@ -97,37 +97,22 @@ class MaskLogits:
 
     def blend_into(self, weights: Tensors) -> None:
         """Set weights to pretrained + sigmoid(T) * (finetuned - pretrained), in place (equation 3)."""
-        for names in grouped(self.logits):
-            pretrained, finetuned, logits = self._of(names)
-            live = [weights[name].data for name in names]
-            torch._foreach_copy_(live, pretrained)
-            torch._foreach_lerp_(live, finetuned, torch._foreach_sigmoid(logits))
+        for name, logits in self.logits.items():
+            weights[name].data.copy_(self.pretrained[name]).lerp_(self.finetuned[name], logits.sigmoid())
 
-    def gradients(self, names: list[str], weights: Tensors, l1: float = 0.0) -> list[Tensor]:
-        """d(Loss + l1 * sum of sigmoid(T))/dT of these tensors, from dLoss/dweight."""
-        pretrained, finetuned, logits = self._of(names)
-        found = torch._foreach_sigmoid(logits)
-        rest = torch._foreach_neg(found)
-        torch._foreach_add_(rest, 1)
-        torch._foreach_mul_(found, rest)
-        del rest
-        moved, weight_gradients = torch._foreach_sub(finetuned, pretrained), [weights[name].grad for name in names]
+    def gradient(self, name: str, weights: Tensors, l1: float = 0.0) -> Tensor:
+        """d(Loss + l1 * sum of sigmoid(T))/dT of one tensor, from dLoss/dweight."""
+        gamma = self.logits[name].sigmoid()
+        slope = gamma.mul_(1 - gamma)
+        moved = self.finetuned[name] - self.pretrained[name]
         if l1:
-            torch._foreach_mul_(moved, weight_gradients)
-            torch._foreach_add_(moved, l1)
-            torch._foreach_mul_(found, moved)
-        else:
-            torch._foreach_mul_(found, moved)
-            torch._foreach_mul_(found, weight_gradients)
-        return found
+            return slope.mul_(moved.mul_(weights[name].grad).add_(l1))
+        return slope.mul_(moved).mul_(weights[name].grad)
 
     def step(self, weights: Tensors, rate: float, l1: float = 0.0) -> None:
         """One gradient step on T."""
-        for names in grouped(self.logits):
-            torch._foreach_sub_(self._of(names)[2], self.gradients(names, weights, l1), alpha=rate)
-
-    def _of(self, names: list[str]) -> list[list[Tensor]]:
-        return [[tensors[name] for name in names] for tensors in (self.pretrained, self.finetuned, self.logits)]
+        for name, logits in self.logits.items():
+            logits.sub_(self.gradient(name, weights, l1), alpha=rate)
 
     def relative(self, weights: Tensors, settings: Learning, k: int) -> tuple[float, float]:
         """(step size, weight of the l1 norm) that `rate_kind="relative"` stands for, from the first gradient.
@@ -140,10 +125,8 @@ class MaskLogits:
         """
         # stored in the weights, which are overwritten before their next use: saves a fourth array
         rises = {name: weight.data for name, weight in weights.items()}
-        for names in grouped(rises):
-            found = self.gradients(names, weights)
-            torch._foreach_neg_(found)
-            torch._foreach_copy_([rises[name] for name in names], found)
+        for name, rise in rises.items():
+            rise.copy_(self.gradient(name, weights).neg_())
         wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
             return 0.0, 0.0

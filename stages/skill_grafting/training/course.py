@@ -13,7 +13,6 @@ from ..data.encoding import Example
 from ..errors import TrainingError
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import grouped
 from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
@@ -261,10 +260,10 @@ def _gradients(batch: list[Part], leaves: MaskedParameters, plan: TrainPlan) -> 
 @torch.no_grad()
 def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) -> None:
     """Add the gradient of l1 * ||theta - start||_1."""
-    for names in grouped({name: leaves.values[name] for name in start if leaves.values[name].grad is not None}):
-        moved = torch._foreach_sub([leaves.values[name] for name in names], [start[name] for name in names])
-        torch._foreach_sign_(moved)
-        torch._foreach_add_([leaves.values[name].grad for name in names], moved, alpha=l1)
+    for name, before in start.items():
+        leaf = leaves.values[name]
+        if leaf.grad is not None:
+            leaf.grad.add_(torch.sign(leaf - before), alpha=l1)
 
 
 def _optimizer(leaves: MaskedParameters, plan: TrainPlan) -> tuple[Any, Any]:
