@@ -15,6 +15,7 @@ from skill_grafting.localizers.movement import movement_mask, movement_order
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
+from skill_grafting.models.structure import groups_of
 from skill_grafting.patches.__main__ import main
 from tests.cells import Cell
 from tests.pico import TOY
@@ -68,7 +69,7 @@ def make_project(folder: Path, cell: Cell) -> Project:
 def head(cell: Cell) -> dict[str, Tensor]:
     """The trained head of a cell, none where the mode has none."""
     model = cell.load()
-    return {name: model.parameters()[name].detach().clone() for name, group in model.groups().items() if group == HEAD}
+    return {name: model.parameters()[name].detach().clone() for name, group in groups_of(model).items() if group == HEAD}
 
 
 def write(file: Path, value: object) -> None:

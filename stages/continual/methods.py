@@ -53,6 +53,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
+from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_torch
 from skill_grafting.settings import FinetuneParams, ModelParams, Params, Section
 from skill_grafting.training.course import Part
@@ -120,7 +121,7 @@ class TaskSequence:
 
     def shared_names(self, names: set[str], task: str) -> set[str]:
         """Those of a view's names that all tasks share."""
-        groups = self.view(task).groups()
+        groups = groups_of(self.view(task))
         return {name for name in names if groups[name] != HEAD}
 
     def head(self, task: str) -> dict[str, Tensor]:
@@ -164,7 +165,7 @@ class Naive:
     def trained(self, task: str) -> dict[str, Tensor]:
         """The parameters that a task may move, live."""
         view = self.sequence.view(task)
-        return view.train_only(trained_names(view.groups(), self.sequence.finetune))
+        return view.train_only(trained_names(groups_of(view), self.sequence.finetune))
 
     def moving(self, task: str, trained: dict[str, Tensor]) -> GraftMask | None:
         """The mask of the parameters that move, besides the head; None if all move."""
@@ -249,7 +250,7 @@ class Grafting(Naive):
     def trained(self, task: str) -> dict[str, Tensor]:
         """All that naive fine-tuning trains, so that the gradient has the same norm, and all that the region selects from."""
         view = self.sequence.view(task)
-        return view.train_only(trained_names(view.groups(), self.sequence.finetune) | {*self.masks[task].indices})
+        return view.train_only(trained_names(groups_of(view), self.sequence.finetune) | {*self.masks[task].indices})
 
     def moving(self, task: str, trained: dict[str, Tensor]) -> GraftMask:
         """The task's own parameters, as a mask of everything that is trained but the head."""
@@ -313,7 +314,7 @@ class Replay(Naive):
     def trained(self, task: str) -> dict[str, Tensor]:
         """The parameters of the task's own training, and the heads of all earlier tasks."""
         sequence, view = self.sequence, self.sequence.view(task)
-        names = sequence.shared_names(trained_names(view.groups(), sequence.finetune), task)
+        names = sequence.shared_names(trained_names(groups_of(view), sequence.finetune), task)
         heads = {f"{known}:{name}" for known in [*sequence.learned, task] for name in sequence.shared.heads()[known]}
         return sequence.shared.train_only(names | heads)
 
@@ -399,7 +400,7 @@ class Ewc(Naive):
         view = self.sequence.view(task)
         rows = permuted(self.sequence.rows[task]["train"], "ewc", task, self.sequence.seed)
         examples = view.encode(rows[: self.settings.examples])
-        names = self.sequence.shared_names(trained_names(view.groups(), self.sequence.finetune), task)
+        names = self.sequence.shared_names(trained_names(groups_of(view), self.sequence.finetune), task)
         squares = squared_gradients(view, examples, names, self.settings.fisher)
         self.elastic.add({name: total / len(examples) for name, total in squares.items()}, view.parameters())
 

@@ -18,6 +18,7 @@ from skill_grafting.io import make_folders, read_rows, replacing, write_sealed
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
+from skill_grafting.models.structure import groups_of
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
 from skill_grafting.settings import FinetuneParams, ModelParams
@@ -106,7 +107,7 @@ def mixed_batches(shared: SharedModel, examples: Examples, batch_size: int, *wor
 def _train_point(
     shared: SharedModel, encoded: dict[str, Examples], plan: TrainPlan, how: JointPlan, on_step: Callable[[], object]
 ) -> Training:
-    first = shared.first.groups()
+    first = groups_of(shared.first)
     groups = {name: first.get(name, HEAD) for name in shared.parameters()}
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)

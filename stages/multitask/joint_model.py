@@ -21,6 +21,7 @@ from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.evidence import evidence_about
 from skill_grafting.models.loading import save_model
 from skill_grafting.models.shared import SharedModel
+from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams, Params
 from stages.workflow.core import paths
@@ -80,7 +81,7 @@ def save_joint(shared: SharedModel, folder: Path) -> None:
         for name, values in head.items()
     }
     save_file(heads, folder / HEADS)
-    save_model(view.model, view.tokenizer, folder, [name for name, group in view.groups().items() if group == HEAD])
+    save_model(view.model, view.tokenizer, folder, [name for name, group in groups_of(view).items() if group == HEAD])
 
 
 def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtime: Runtime) -> SharedModel:

@@ -21,7 +21,7 @@ from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
-from skill_grafting.models.structure import block_names
+from skill_grafting.models.structure import block_names, groups_of
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
 from skill_grafting.settings import Params
@@ -166,7 +166,7 @@ def trained_parameters(model: LabelModel, trained: Tensors, graftable: int) -> d
 
 
 def _head(model: LabelModel) -> set[str]:
-    return {name for name, group in model.groups().items() if group == HEAD}
+    return {name for name, group in groups_of(model).items() if group == HEAD}
 
 
 def _lora(model: "PreTrainedModel", rank: int) -> None:

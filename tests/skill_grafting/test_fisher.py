@@ -13,6 +13,7 @@ from skill_grafting.models.anatomy import LAYERS
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_gradient
+from skill_grafting.models.structure import groups_of
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
 EXAMPLES = 9
@@ -39,7 +40,7 @@ def model(request) -> LabelModel:
 
 
 def layers_of(model: LabelModel) -> list[str]:
-    return [name for name, group in model.groups().items() if group == LAYERS]
+    return [name for name, group in groups_of(model).items() if group == LAYERS]
 
 
 def slow_loop(model: LabelModel, examples: list[Example], names: list[str]) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ from skill_grafting.models.loading import load_model, load_tokenizer, read_tenso
 from skill_grafting.models.predicting import dev_score, predict
 from skill_grafting.models.probing import most_tokens
 from skill_grafting.models.shared import SharedModel
-from skill_grafting.models.structure import parameter_groups
+from skill_grafting.models.structure import groups_of, parameter_groups
 from skill_grafting.models.visibility import Reader, sees_later_words
 from tests.pico import (
     PAIRS,
@@ -190,7 +190,7 @@ def test_bfloat16_computes_roughly_and_keeps_float32_weights(make_cell):
 
 def test_only_chosen_parameters_get_gradients(make_cell):
     model = make_cell("prompt").load()
-    names = {name for name, group in model.groups().items() if group == "layers"}
+    names = {name for name, group in groups_of(model).items() if group == "layers"}
     chosen = model.train_only(names)
     batch = model.batch(model.encode(toy_rows(4)))
     model.logits(batch).sum().backward()
@@ -378,7 +378,7 @@ def test_a_pooler_that_a_checkpoint_lacks_is_part_of_the_head(tmp_path, capsys):
         f"doesn't have {', '.join(sorted(pooler))}, which are part of each task's new head" in capsys.readouterr().out
     )
     model = LabelModel.load(tmp_path / "out", TOY, model_settings("standard"), runtime())
-    assert model.groups() == anatomy.groups
+    assert groups_of(model) == anatomy.groups
     shared = SharedModel.load(tmp_path / "out", [TOY, PAIRS], model_settings("standard"), runtime())
     first, second = (view.parameters() for view in shared.views.values())
     own = {name for name in first if first[name] is not second[name]}

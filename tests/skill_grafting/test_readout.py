@@ -11,6 +11,7 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import READOUTS, prune, reset
 from skill_grafting.models.predicting import predict
+from skill_grafting.models.structure import groups_of
 from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune
 from stages.study.readout import own_grid, read_out
 from stages.workflow.core.cells import GraftCell
@@ -54,7 +55,7 @@ def reader_of(cell) -> GraftCell:
     """A cell whose model has moved outside the region too."""
     model = cell.load()
     with torch.no_grad():
-        for name, group in model.groups().items():
+        for name, group in groups_of(model).items():
             if group == "embeddings":
                 model.parameters()[name].add_(1.0)
     return GraftCell.of(model, 0, ["layers"], cell.pretrained_folder)
@@ -79,7 +80,7 @@ def test_read_outs_differ_in_the_region_and_a_new_head_alone_whatever_was_read_b
     again = {name: read(cell, reader, name, mask) for name in reversed(READOUTS)}
     assert all(same(once[name], again[name]) for name in READOUTS)
     assert not any(same(once[one], once[other]) for one, other in combinations(READOUTS, 2)), "control"
-    tuned, groups = values_of(cell.load()), reader.model.groups()
+    tuned, groups = values_of(cell.load()), groups_of(reader.model)
     outside = [name for name, group in groups.items() if group not in ("layers", "head")]
     head = [name for name, group in groups.items() if group == "head"]
     assert outside and bool(head) == (mode == "standard")

@@ -8,6 +8,7 @@ from skill_grafting.models.anatomy import HEAD, LAYERS
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_of, predict
 from skill_grafting.models.shared import SharedModel
+from skill_grafting.models.structure import groups_of
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, pair_rows, runtime, toy_rows
 
@@ -49,10 +50,10 @@ def test_each_view_predicts_as_a_model_of_its_own_with_these_weights(make_cell, 
 def test_what_one_view_is_given_all_see(make_cell, mode):
     shared = load(make_cell, mode)
     first, second = shared.views.values()
-    layer = next(name for name, group in first.groups().items() if group == LAYERS)
+    layer = next(name for name, group in groups_of(first).items() if group == LAYERS)
     first.put({layer: torch.zeros_like(first.parameters()[layer])})
     assert not second.parameters()[layer].any()
-    heads = [name for name, group in first.groups().items() if group == HEAD]
+    heads = [name for name, group in groups_of(first).items() if group == HEAD]
     assert all(first.parameters()[name] is not second.parameters()[name] for name in heads)
     assert {*shared.heads()["toy"]} == {*heads} and bool(heads) == (mode == "standard")
 
@@ -81,7 +82,7 @@ def test_a_head_moves_only_in_steps_of_its_own_task(make_cell):
 
 def test_a_batch_of_parts_has_the_gradient_of_the_mean_over_all_their_rows(make_cell):
     shared = load(make_cell, "prompt", dropout=0.0)
-    trained = shared.train_only({name for name, group in shared.first.groups().items() if group == LAYERS})
+    trained = shared.train_only({name for name, group in groups_of(shared.first).items() if group == LAYERS})
     start, encoded = {name: weight.detach().clone() for name, weight in trained.items()}, examples(shared)
     parts = [(shared.views["toy"], encoded["toy"][:3]), (shared.views["pairs"], encoded["pairs"][:5])]
     rows = sum(loss_of(view, view.batch(part), "sum") for view, part in parts) / 8
@@ -98,7 +99,7 @@ def test_a_penalty_holds_weights_back(make_cell):
     for strength in (0.0, 10.0):
         rates: list[float] = []
         shared = load(make_cell, "standard")
-        trained = shared.train_only({name for name, group in shared.views["toy"].groups().items() if group == LAYERS})
+        trained = shared.train_only({name for name, group in groups_of(shared.views["toy"]).items() if group == LAYERS})
         start = {name: weight.detach().clone() for name, weight in trained.items()}
 
         def pull(leaves, rate, strength=strength, start=start, rates=rates):

@@ -13,6 +13,7 @@ from skill_grafting.data.batching import shuffled
 from skill_grafting.errors import ModelError
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.structure import groups_of
 from skill_grafting.training import course, finetuning, training
 from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import at_point, finetune, trained_names
@@ -36,7 +37,7 @@ def run(
     """Every parameter before and after training, of these names; dropout is on, and the same in every run."""
     model = fresh(cell)
     before = values_of(model)
-    trained = model.train_only(names or trained_names(model.groups(), finetune_settings(), only))
+    trained = model.train_only(names or trained_names(groups_of(model), finetune_settings(), only))
     with torch.random.fork_rng():
         torch.manual_seed(3)
         train(batches(model, cell, plan), trained, plan, Hooks(**more), only)
@@ -64,7 +65,7 @@ def stepped(weights: list[Tensor], buffers: list, plan: TrainPlan, rate: float) 
 def test_dense_training_is_sgd_as_written_out_here_bit_for_bit(make_cell, plan):
     cell = make_cell("standard")
     model = fresh(cell)
-    weights = [*model.train_only(trained_names(model.groups(), finetune_settings())).values()]
+    weights = [*model.train_only(trained_names(groups_of(model), finetune_settings())).values()]
     starts, buffers = [weight.detach().clone() for weight in weights], [None] * len(weights)
     examples = model.encode(cell.rows["train"])
     batches = shuffled(examples, plan.batch_size, np.random.default_rng(0))
@@ -149,7 +150,7 @@ def test_the_best_weights_come_back_the_first_of_equals(make_cell, masked):
         seen.append(values_of(model))
         return next(scores)
 
-    trained = model.train_only(trained_names(model.groups(), finetune_settings(), only))
+    trained = model.train_only(trained_names(groups_of(model), finetune_settings(), only))
     plan = replace(MOMENTUM, steps=10, eval_steps=3)
     done = train(batches(model, cell, plan), trained, plan, Hooks(score), only)
     looks = [(entry["step"], entry["loss"]) for entry in done.dev]

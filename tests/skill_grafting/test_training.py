@@ -14,6 +14,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, loss_gradient
+from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training import course
 from skill_grafting.training.course import MaskedParameters
@@ -46,7 +47,7 @@ def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, 
     """Train the pretrained model of a cell; gives it, what it was, and the record."""
     model = fresh(cell)
     before = values_of(model)
-    trained = model.train_only(trained_names(model.groups(), finetune_settings(train=[*groups])))
+    trained = model.train_only(trained_names(groups_of(model), finetune_settings(train=[*groups])))
     return model, before, train(batches(model, cell, plan), trained, plan, Hooks(**more))
 
 
@@ -66,7 +67,7 @@ PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="ad
 )
 def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, mode, chosen, plan):
     model, before, _ = run(make_cell(mode), plan, chosen)
-    groups, changed = model.groups(), moved(before, values_of(model))
+    groups, changed = groups_of(model), moved(before, values_of(model))
     assert {groups[name] for name in changed} == chosen | ({"head"} if mode == "standard" else set())
     unmoved = {name for name, group in groups.items() if group in ("layers", "head")} - changed
     assert all(name.endswith("key.bias") for name in unmoved), "a key's bias has no gradient: softmax ignores it"

@@ -11,6 +11,7 @@ from skill_grafting.errors import ModelError
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, predict
+from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training.finetuning import TrainingCell
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
@@ -127,7 +128,7 @@ def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(loa
 @of_each
 def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_model(load, kind, mode, method):
     model, other = load(kind, mode), load(kind, mode)
-    before, head = every_value(model), {name for name, group in model.groups().items() if group == "head"}
+    before, head = every_value(model), {name for name, group in groups_of(model).items() if group == "head"}
     trained = attached(model, method, 4)
     assert bool(head) == (mode == "standard") and head <= {*trained}
     assert {name for name, weight in model.parameters().items() if weight.requires_grad} == {*trained}
@@ -140,7 +141,7 @@ def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_mo
     assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
     other.put({name: weight.detach() for name, weight in trained.items()})
     assert torch.equal(predict(other, examples), predict(model, examples))
-    groups = model.groups()
+    groups = groups_of(model)
     assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
 
 

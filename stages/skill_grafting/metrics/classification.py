@@ -3,11 +3,26 @@
 Accuracy, agreement and calibration are of completions, too, whose records (tokens.py) stand in place of logits and labels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from .tokens import exact_match, of_tokens
+
+
+class Scored(Protocol):
+    """What a score has to know of a task: its labels, its metric (accuracy | f1 | mcc), and the label that f1 is of."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+
+    @property
+    def metric(self) -> str: ...
+
+    @property
+    def positive(self) -> str | None: ...
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -41,6 +56,15 @@ def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
     predicted, actual = predicted - predicted.mean(0), actual - actual.mean(0)
     scale = np.sqrt((predicted**2).sum() * (actual**2).sum())
     return float((predicted * actual).sum() / scale) if scale else 0.0
+
+
+def task_score(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], task: Scored) -> float:
+    """The task's own metric, labels numbered as in `names`: accuracy, F1 or Matthews correlation; the exact match of completions."""
+    if of_tokens(logits) or task.metric == "accuracy":
+        return accuracy(logits, labels)
+    if task.metric == "mcc":
+        return mcc(logits, labels)
+    return f1(logits, labels, None if task.positive is None else [*names].index(task.positive))
 
 
 def majority_share(labels: np.ndarray) -> float:

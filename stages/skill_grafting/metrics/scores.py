@@ -1,19 +1,19 @@
 """Scores of every variant on every stored test set, nested or as tidy rows for a data frame."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from .classification import (
+    Scored,
     accuracy,
     agreement,
     confidence_histogram,
     f1,
     majority_share,
-    mcc,
     reliability,
     standard_error,
+    task_score,
 )
 from .predictions import Predictions
 from .tokens import count_rows, of_tokens, token_scores, usual_completion
@@ -23,19 +23,6 @@ Scores = dict[str, dict[str, dict[str, Any]]]
 Row = dict[str, Any]
 # samples of a bootstrap over test rows
 DRAWS = 400
-
-
-class Scored(Protocol):
-    """What a score has to know of a task: its labels, its metric (accuracy | f1 | mcc), and the label that f1 is of."""
-
-    @property
-    def labels(self) -> Sequence[str]: ...
-
-    @property
-    def metric(self) -> str: ...
-
-    @property
-    def positive(self) -> str | None: ...
 
 
 def classification_scores(predictions: Predictions, task: Scored) -> Scores:
@@ -63,10 +50,11 @@ def own_scores(
     labels, scores = predictions.labels[test_set], {}
     constant = constant_scores(labels, predictions.label_names, task)
     for variant, logits in predictions.logits[test_set].items():
-        basic, score = _scores(logits, labels, predictions.label_names, task)
+        basic = _basic(logits, labels, predictions.label_names, task)
         if finetuned is not None:
             basic |= token_scores(logits, labels, finetuned) if of_tokens(logits) else {}
             basic["agreement"] = agreement(logits, finetuned)
+        score = task_score(logits, labels, predictions.label_names, task)
         scores[variant] = {**basic, "score": score, **constant}
     return scores
 
@@ -81,24 +69,16 @@ def constant_scores(labels: np.ndarray, names: list[str], task: Scored) -> dict[
         usual = usual_completion(labels)
         return {"majority": usual, "constant": usual}
     always = np.eye(len(names))
-    scores = [_scores(np.tile(one, (len(labels), 1)), labels, names, task)[1] for one in always]
+    scores = [task_score(np.tile(one, (len(labels), 1)), labels, names, task) for one in always]
     return {"majority": majority_share(labels), "constant": max(scores)}
 
 
-def task_score(logits: np.ndarray, labels: np.ndarray, task: Scored) -> float:
-    """The task's own metric: accuracy, F1 or Matthews correlation; the exact match of completions."""
-    return _scores(logits, labels, [*task.labels], task)[1]
-
-
-def _scores(logits: np.ndarray, labels: np.ndarray, names: list[str], task: Scored) -> tuple[dict[str, Any], float]:
-    """n, accuracy, accuracy_se, f1, and the task's own metric."""
-    share = accuracy(logits, labels)
-    if of_tokens(logits):
-        n = count_rows(labels)
-        return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": None}, share
+def _basic(logits: np.ndarray, labels: np.ndarray, names: list[str], task: Scored) -> dict[str, Any]:
+    """n, accuracy, accuracy_se and f1, which completions have none of."""
+    share, n = accuracy(logits, labels), count_rows(labels)
     positive = None if task.positive is None else names.index(task.positive)
-    scores = {"accuracy": share, "accuracy_se": standard_error(share, len(labels)), "f1": f1(logits, labels, positive)}
-    return {"n": len(labels), **scores}, mcc(logits, labels) if task.metric == "mcc" else scores[task.metric]
+    found = None if of_tokens(logits) else f1(logits, labels, positive)
+    return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": found}
 
 
 def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:

@@ -21,7 +21,6 @@ from ..settings import ModelParams
 from .anatomy import ModelSpec, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
 from .probing import most_tokens
-from .structure import parameter_groups
 from .visibility import Reader
 
 if TYPE_CHECKING:
@@ -74,10 +73,6 @@ class LabelModel:
                 raise ModelError(f"task {task.name}: {problem}") from None
         model = load_model(folder, settings.mode, task.labels, dropout, dtype=dtype)
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
-
-    def groups(self) -> dict[str, str]:
-        """Name of every parameter -> group (see anatomy.parameter_groups)."""
-        return parameter_groups(self.model, self.mode)
 
     def parameters(self) -> dict[str, Tensor]:
         """Every parameter by name, live."""

@@ -22,7 +22,7 @@ from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..grafting.region import portions
-from ..metrics.scores import task_score
+from ..metrics.classification import task_score
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from ..runtime import wide
 from .label_model import LabelModel
@@ -107,7 +107,7 @@ def own_score(model: LabelModel, examples: list[Example]) -> float:
     if model.mode == "generative":
         return same_rows(predictions_of(model, examples)[0], answers_of(examples))
     labels = np.array([example.label for example in examples])
-    return task_score(predict(model, examples).float().numpy(), labels, model.task)
+    return task_score(predict(model, examples).float().numpy(), labels, model.task.labels, model.task)
 
 
 def loss_of(model: LabelModel, batch: Batch, reduction: str = "mean") -> Tensor:

@@ -12,6 +12,7 @@ from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import HEAD
 from .label_model import LabelModel, train_only
+from .structure import groups_of
 
 
 class SharedModel:
@@ -61,7 +62,7 @@ class SharedModel:
         """Every parameter, live: the shared ones by name, those of a head as `<task>:<name>`."""
         weights: dict[str, Tensor] = {}
         for task, view in self.views.items():
-            groups = view.groups()
+            groups = groups_of(view)
             weights |= {
                 f"{task}:{name}" if groups[name] == HEAD else name: weight for name, weight in view.parameters().items()
             }
@@ -70,7 +71,7 @@ class SharedModel:
     def heads(self) -> dict[str, dict[str, Tensor]]:
         """Task -> its own head's parameters by their name in the view, live; empty where the head is shared."""
         return {
-            task: {name: view.parameters()[name] for name, group in view.groups().items() if group == HEAD}
+            task: {name: view.parameters()[name] for name, group in groups_of(view).items() if group == HEAD}
             for task, view in self.views.items()
         }
 
@@ -82,7 +83,7 @@ class SharedModel:
 def _share_backbone(first: LabelModel, view: LabelModel) -> None:
     """Let a view read the backbone of the first one, but for the modules in it that are part of the head."""
     prefix, backbone = first.model.base_model_prefix, first.model.base_model
-    paths = (name.split(".") for name, group in first.groups().items() if group == HEAD)
+    paths = (name.split(".") for name, group in groups_of(first).items() if group == HEAD)
     own = {path[1]: view.model.base_model.get_submodule(path[1]) for path in paths if path[0] == prefix}
     if own:
         backbone = copy.copy(backbone)

@@ -13,6 +13,8 @@ from .probing import run_of, vocabulary_size
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from .label_model import LabelModel
+
 
 def anatomy_of(
     model: "PreTrainedModel",
@@ -28,6 +30,11 @@ def anatomy_of(
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     return ModelSpec(name, source, revision, mode, groups, shapes_of(model))
+
+
+def groups_of(model: "LabelModel") -> dict[str, str]:
+    """Name of every parameter of a model -> group (see parameter_groups)."""
+    return parameter_groups(model.model, model.mode)
 
 
 def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[str] | None = None) -> dict[str, str]:

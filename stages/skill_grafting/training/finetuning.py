@@ -12,6 +12,7 @@ from ..grafting.mask import GraftMask
 from ..models.anatomy import HEAD
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
+from ..models.structure import groups_of
 from ..runtime import Runtime, numpy_generator, seeded_torch
 from ..settings import AdamWParams, FinetuneParams, ModelParams
 from .course import Log
@@ -155,7 +156,7 @@ def train_point(
     with seeded_torch("finetune", *words):
         model = cell.load(settings.dropout)
         encoded = {split: model.encode(cell.rows[split]) for split in ("train", "dev")}
-        groups, on_step = model.groups(), watch(model)
+        groups, on_step = groups_of(model), watch(model)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
         hooks = replace(hooks, dev_score=lambda: dev_score(model, encoded["dev"]), on_step=on_step)
