@@ -7,9 +7,10 @@ from torch import Tensor
 
 from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft, transplant, wise_graft
-from skill_grafting.grafting.mask_file import read_mask, read_order, require_model
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask, require_model
 from skill_grafting.io import write_sealed
-from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.localizers.movement import order_within
 from skill_grafting.metrics.predictions import dev_set, write_predictions
 from skill_grafting.metrics.scores import classification_scores
 from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
@@ -46,17 +47,19 @@ def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tu
 def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
     """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
 
-    They come from a cell's stored mask and movement order; raises MaskError if those belong to another model.
+    They come from a cell's stored masks; raises MaskError if those belong to another model.  The movement graft is of the
+    learned mask's size, which may be below the budget.
     """
     task, anatomy = moved.model.task.name, read_anatomy(paths.PRETRAINED)
     region = anatomy.region(params.graft.region)
     pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
     finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
-    stored, (order, origin) = read_mask(paths.learned(task, seed)), read_order(paths.movement(task, seed))
-    fingerprint = region.fingerprint(pretrained)
-    for path, about in ((paths.learned(task, seed), stored.about), (paths.movement(task, seed), origin)):
-        require_model(path, about, region, fingerprint, anatomy.name)
-    yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, movement_mask(region, order, stored.mask.selected)), []
+    files, fingerprint = (paths.learned(task, seed), paths.movement(task, seed)), region.fingerprint(pretrained)
+    stored, moved = (read_mask(file) for file in files)
+    for file, about in zip(files, (stored.about, moved.about), strict=True):
+        require_model(file, about, region, fingerprint, anatomy.name)
+    order = order_within(moved.mask, pretrained, moved.values)[: stored.mask.selected]
+    yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, GraftMask.from_region_indices(region, order)), []
     for alpha in params.calibration.graft_alphas:
         yield f"{WISE_GRAFT}_{alpha}", wise_graft(pretrained, finetuned, stored.mask, alpha), [task]
     yield GRAFTED, transplant(pretrained, stored.values, stored.mask), []

@@ -1,8 +1,10 @@
-"""movement: the parameters of one (task, seed), ordered by how far fine-tuning moved them."""
+"""movement: the mask of the parameters of one (task, seed) that moved most in fine-tuning."""
 
-from skill_grafting.grafting.mask_file import write_order
-from skill_grafting.localizers.movement import movement_order
-from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.localizers.registry import Budget
+from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.loading import read_tensors
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
@@ -11,16 +13,21 @@ from stages.workflow.core.stage import stage
 
 @stage
 def main(task: str, seed: int) -> None:
-    """Store the order of the parameters that moved most, as many as the largest later mask needs."""
-    params = load_params("movement", "graft.region")
+    """Store the mask of graft.sparsity by movement: where a mask is learned from, and what its graft is compared with."""
+    params = load_params("graft.region", "graft.sparsity")
     anatomy = read_anatomy(paths.PRETRAINED)
-    region = anatomy.region(params.graft.region)
+    region, heads = anatomy.region(params.graft.region), anatomy.names([HEAD])
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
-    finetuned = read_tensors(paths.finetuned(task, seed), region.shapes)
-    order = movement_order(pretrained, finetuned, region, region.budget(params.movement.keep))
-    about = {"model": anatomy.name, "task": task, "seed": seed, "fingerprint": region.fingerprint(pretrained)}
-    write_order(paths.movement(task, seed), order, region.size, about)
-    print(f"movement {task}-{seed}: {len(order):,} of {region.size:,} parameters in order")
+    finetuned = read_tensors(paths.finetuned(task, seed), [*region.shapes, *heads])
+    budget = Budget.of(region, params.graft.sparsity, "top_k", "graft.sparsity")
+    mask = movement_mask(pretrained, finetuned, region, budget.k)
+    about = {
+        "model": anatomy.name, "fingerprint": region.fingerprint(pretrained), "task": task, "seed": seed,
+        "mode": anatomy.mode, "model_parameters": anatomy.parameters, "localizer": "movement", "rule": budget.rule,
+    }  # fmt: skip
+    head = {name: finetuned[name] for name in heads}
+    write_mask(paths.movement(task, seed), StoredMask(mask, values_at(finetuned, mask), head, about))
+    print(f"movement {task}-{seed}: {mask.selected:,} of {region.size:,} graftable parameters ({mask.sparsity:.4%})")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from filelock import FileLock
 from torch import Tensor
 
 from skill_grafting.data.tasks import TaskSpec
-from skill_grafting.grafting.mask_file import StoredMask, write_mask, write_order
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_json, write_rows
-from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors, save_model
@@ -108,13 +108,11 @@ def run_main(folder: Path, cells: list[Cell]) -> None:
 
 
 def store_mask(cell: GraftCell) -> None:
-    """Store the order of the tenth that moved most, and the mask that it makes."""
-    size = cell.region.budget(0.1)
-    order = movement_order(cell.pretrained, cell.finetuned, cell.region, size)
-    mask = movement_mask(cell.region, order, size)
-    write_order(paths.movement(cell.task, SEED), order, cell.region.size, cell.origin())
-    about = {**cell.origin(), "mode": cell.model.mode}
-    write_mask(paths.learned(cell.task, SEED), StoredMask(mask, cell.values_at(mask), cell.head, about))
+    """Store the mask of the tenth that moved most, by movement and as if it had been learned."""
+    mask = movement_mask(cell.pretrained, cell.finetuned, cell.region, cell.region.budget(0.1))
+    stored = StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": cell.model.mode})
+    for file in (paths.movement(cell.task, SEED), paths.learned(cell.task, SEED)):
+        write_mask(file, stored)
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:

@@ -180,11 +180,11 @@ def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
     # the check of settings asks each localizer what there is to set
     check = Path("stages/workflow/core/settings.py")
     files = {path for path in needed(name) - {check} if path.parent != Path("stages/skill_grafting/localizers")}
-    if any(calls(ROOT / path, "find_mask", "localizer_of") for path in files):
+    if any(calls(ROOT / path, "find_mask", "find_masks", "localizer_of") for path in files):
         fixed = {
             node.value
             for path in files
-            for call in calls(ROOT / path, "find_mask")
+            for call in calls(ROOT / path, "find_mask", "find_masks")
             if isinstance(node := call.args[0], ast.Constant)
         }
         assert loads_a_localizer_by_name(name) or "localizer" in keys_of(ALL[name]) or fixed, name

@@ -4,7 +4,7 @@ from skill_grafting import runtime
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from skill_grafting.localizers.registry import Budget, FoundMask, find_masks
 from skill_grafting.models.evidence import with_scores
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
@@ -44,13 +44,10 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
     settings = getattr(params.localizer, localizer)
     if localizer in FROM_A_BASE:
         settings = settings.model_copy(update={"base_share": base_share})
-    largest = cell.region.budget(max(params.skill.sparsities))
-    order = localizer_of(localizer).rank(_evidence(cell, task, localizer), settings, largest)
-    masks = {}
-    for sparsity in params.skill.sparsities:
-        budget = Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities")
-        masks[sparsity] = find_mask(localizer, _evidence(cell, task, localizer), settings, budget, order)
-    return masks
+    sizes = params.skill.sparsities
+    budgets = [Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities") for sparsity in sizes]
+    found = find_masks(localizer, lambda: _evidence(cell, task, localizer), settings, budgets)
+    return dict(zip(sizes, found, strict=True))
 
 
 def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:

@@ -18,7 +18,6 @@ from skill_grafting.words import counted, percent, small_percent
 from stages.study import bound
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, label_kinds, require_files, run_frame
-from stages.workflow.report.stats import estimate
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
 AXES: dict[str, tuple[str, ...]] = {
@@ -42,7 +41,6 @@ MASK_FRAMES = {
     "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
     "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
-    "cost": [*AXES["sweep"], "gradient_examples"],
 }
 LEARNED, FISH, BIAS = "learned", "fish", "bias"
 # the order of localizers; figures of a single localizer take the first
@@ -102,14 +100,13 @@ def collect(params: Params) -> Frames:
         "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
         "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
         "seed_overlap": _overlaps(masks, "seed", permutations, _share_inside),
-        "cost": records["sweep"].rows(lambda cell, record: [{**cell, **record.get("about", {})}]),
     }
     for name, columns in MASK_FRAMES.items():
         part = frame_of(about_masks[name], columns)
         frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
     found = {name: frame if frame.empty else frame.dropna(axis=1, how="all") for name, frame in frames.items()}
     run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least)
-    return found | {"cost_mean": _cost_mean(frames), "run": run, "tasks": _tasks(params.study.tasks)}
+    return found | {"run": run, "tasks": _tasks(params.study.tasks)}
 
 
 def _tasks(names: list[str]) -> pd.DataFrame:
@@ -189,21 +186,6 @@ def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
     """Share of the second mask that lies in the first, beside what chance gives."""
     chance = chance_asymmetric_overlap(len(first), len(second), size)
     return {"overlap": asymmetric_overlap(first, second), "chance": chance}
-
-
-def _cost_mean(frames: Frames) -> pd.DataFrame:
-    """What each localizer costs and keeps at the sizes that all have, means over tasks, for `dvc plots`."""
-    cost = frames["cost"].astype({"gradient_examples": float})
-    rows = _tested(frames["sweep"])
-    rows, found = rows[rows.sparsity.isin(common_sizes(rows))], []
-    for sparsity, part in rows.groupby("sparsity"):
-        for name in _in_order(part.localizer):
-            mine = part[part.localizer == name].set_index(CELL)
-            kept, gain = estimate(mine.retained), estimate(mine.gain)
-            examples = cost[(cost.localizer == name) & (cost.sparsity == sparsity)].gradient_examples.mean()
-            found.append([name, sparsity, kept.tasks, examples, kept.mean, kept.low, kept.high, gain.mean])
-    columns = ["localizer", "sparsity", "tasks", "examples", "retained", "low", "high", "gain"]
-    return pd.DataFrame(found, columns=columns)
 
 
 # --- Derived columns -----------------------------------------------------------------------------------------------

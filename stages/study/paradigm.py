@@ -5,7 +5,7 @@ from typing import Any
 from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget, find_mask
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
@@ -62,7 +62,7 @@ def predict_grafts(
         evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
         found = find_mask("learned", evidence, params.localizer.learned, budget).mask
         size = found.selected
-        moved = movement_mask(cell.region, movement_order(cell.pretrained, cell.finetuned, cell.region, size), size)
+        moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, size)
         for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found)):
             cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
             evaluation.predict(f"{variant}_{sparsity}")

@@ -20,7 +20,6 @@ from skill_grafting.settings import (
     Weight,
 )
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
-from stages.workflow.core.sections import beyond_order
 
 
 class StudyParams(Section):
@@ -117,5 +116,3 @@ def problems(values: Values) -> Iterator[str]:
         yield "paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"
     if is_on(values, "sweep"):
         yield from unknown_localizers(values, "sweep.localizers", sweep.localizers)
-        if is_on(values, "study"):
-            yield from beyond_order(values, "sweep.sparsities", sweep.sparsities)

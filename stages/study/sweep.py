@@ -1,11 +1,47 @@
 """sweep: the masks of one localizer at every size, and how good their grafts are, for all tasks of one seed."""
 
-from itertools import product
+from collections.abc import Iterator
 
+from skill_grafting import runtime
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import make_folders
+from skill_grafting.localizers.registry import Budget, FoundMask, find_masks
+from skill_grafting.metrics.variants import GRAFTED
+from skill_grafting.models.evaluation import Evaluation
+from skill_grafting.runtime import Runtime
+from skill_grafting.settings import Params
 from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
+
+
+def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> Iterator[str]:
+    """Store a cell's mask by one localizer at each size, all from one ranking, and its graft's predictions; gives a line for each."""
+    cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
+    rows, settings = (cell.rows("train"), cell.rows("dev")), getattr(params.localizer, name)
+    budgets = [Budget.of(cell.region, sparsity, params.graft.rule, "sweep.sparsities") for sparsity in sizes]
+    masks = find_masks(name, lambda: evidence_of(cell, name, *rows), settings, budgets)
+    for sparsity, found in zip(sizes, masks, strict=True):
+        yield _measured(name, sparsity, cell, found, params)
+
+
+def _measured(name: str, sparsity: float, cell: GraftCell, found: FoundMask, params: Params) -> str:
+    mask, axes, task, seed = found.mask, (name, str(sparsity)), cell.task, cell.seed
+    about = {**cell.origin(), "model_parameters": cell.anatomy.parameters, "localizer": name, "sparsity": sparsity}
+    stored = StoredMask(mask, cell.values_at(mask), cell.head, {**about, **found.record})
+    write_mask(paths.sweep_mask(*axes, task, seed), stored)
+    evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
+    cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
+    with evaluation.progress(f"sweep {name} {sparsity} {task}-{seed}"):
+        evaluation.predict(GRAFTED)
+    predictions = evaluation.predictions()
+    rows = variant_rows(predictions, task, seed, params.calibration.bins)
+    record = {**cell.about(), "localizer": name, "sparsity": sparsity, "selected": mask.selected}
+    write_record("sweep", axes, record, predictions, rows)
+    return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 
 @stage
@@ -16,13 +52,10 @@ def main(localizer: str, seed: int) -> None:
         f"localizer.{localizer}",
     )  # fmt: skip
     make_folders(paths.SWEEP / localizer / str(seed), paths.METRICS / "sweep" / localizer / str(seed))
-
-    from skill_grafting import runtime
-    from stages.study.localizer_sweep import sweep
-
     machine = runtime.start(params.runtime)
-    for sparsity, task in product(params.sweep.sparsities, params.study.tasks):
-        print(sweep(localizer, str(sparsity), task, seed, params, machine))
+    for task in params.study.tasks:
+        for line in sweep(localizer, task, seed, params, machine):
+            print(line)
 
 
 if __name__ == "__main__":

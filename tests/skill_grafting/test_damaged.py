@@ -31,7 +31,7 @@ from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.digest import seal
 from skill_grafting.errors import GraftError
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_header, read_mask, read_order, write_mask, write_order
+from skill_grafting.grafting.mask_file import StoredMask, read_header, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_rows, write_rows
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
@@ -203,12 +203,10 @@ USE = {
 }  # fmt: skip
 LOGITS = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
 PREDICTED = Predictions(["bad", "good"], {"toy": np.arange(9, dtype=np.int32) % 2}, {"toy": {"grafted": LOGITS}})
-ORDER = torch.randperm(40, generator=torch.Generator().manual_seed(0))
 FILES = {
     "patches": (read_patch, lambda path: write_mask(path, make_mask({KEY: USE}))),
     "masks": (read_mask, lambda path: write_mask(path, make_mask({}))),
     "headers of masks": (read_header, lambda path: write_mask(path, make_mask({}))),
-    "orders": (read_order, lambda path: write_order(path, ORDER, 71, {"task": "toy", "seed": 13})),
     "predictions": (read_predictions, lambda path: write_predictions(path, PREDICTED)),
 }
 

@@ -17,7 +17,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.evidence import LocalizerInput, Scores
 from skill_grafting.localizers.learned import LearnedMask, Learning, MaskLogits, learn_from, learn_mask
-from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget, find_mask
 from skill_grafting.models.evidence import evidence_about, with_scores
 from skill_grafting.models.predicting import dev_score, predictions_of
@@ -67,7 +67,7 @@ class Small:
         return loss.detach()
 
     def moved_most(self, k: int) -> GraftMask:
-        return movement_mask(self.region, movement_order(self.pretrained, self.finetuned, self.region, k), k)
+        return movement_mask(self.pretrained, self.finetuned, self.region, k)
 
     def start(self, offset: float = OFFSET) -> MaskLogits:
         """T before the first step."""

@@ -20,7 +20,7 @@ from skill_grafting.localizers.attribution import each_attribution
 from skill_grafting.localizers.bias import biases
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learning, MaskLogits, learn_mask
-from skill_grafting.localizers.movement import movement, movement_mask, movement_order
+from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
 from skill_grafting.localizers.names import NAMES
 from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
 from skill_grafting.models.evidence import draws, evidence_about, from_tensors
@@ -45,10 +45,6 @@ def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
 
 def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
     return find_mask(name, evidence, localizer_settings(name, **changes), Budget(k)).mask
-
-
-def moved_most(region: Region, pretrained: Tensors, finetuned: Tensors, k: int) -> GraftMask:
-    return movement_mask(region, movement_order(pretrained, finetuned, region, k), k)
 
 
 def ranked(name: str, evidence: LocalizerInput, k: int) -> Tensor:
@@ -82,7 +78,7 @@ class Quadratic:
         return self.region.flatten({n: -g * (self.finetuned[n] - self.pretrained[n]) for n, g in gradients.items()})
 
     def moved_most(self, k: int) -> GraftMask:
-        return moved_most(self.region, self.pretrained, self.finetuned, k)
+        return movement_mask(self.pretrained, self.finetuned, self.region, k)
 
     def learn(self, base: GraftMask, settings: Learning, budget: Budget) -> GraftMask:
         start = MaskLogits.around(base, self.pretrained, self.finetuned, settings.offset)
@@ -203,7 +199,7 @@ def test_a_localizer_is_imported_only_when_it_is_asked_for():
 def test_baselines_are_what_they_say(triple):
     region, pretrained, finetuned = triple
     evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
-    assert mask_of("movement", evidence, 20).equals(moved_most(*triple, 20))
+    assert mask_of("movement", evidence, 20).equals(movement_mask(*triple[1:], triple[0], 20))
     squares = {name: values**2 for name, values in pretrained.items()}
     assert mask_of("magnitude", evidence, 20).equals(top_k(region, squares, 20))
     assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
@@ -222,15 +218,18 @@ def test_movement_orders_by_distance_either_way_and_ties_by_index():
     assert movement_order(pretrained, finetuned, region, 8).tolist() == [7, 1, 3, 2, 6, 0, 4, 5]
 
 
-def test_movement_masks_do_not_depend_on_how_much_of_the_order_was_stored(triple):
-    region, *models = triple
-    short, long = (movement_order(*models, region, k) for k in (20, region.size))
-    assert torch.equal(short, long[:20]) and sorted(long.tolist()) == [*range(region.size)]
-    assert movement_mask(region, short, 12).equals(movement_mask(region, long, 12))
-    assert not movement_mask(region, short, 12).equals(movement_mask(region, long, 13)), "control"
-    assert movement_mask(region, short, 0).selected == 0
-    with pytest.raises(ValueError, match="has 20 parameters, 21 were asked for"):
-        movement_mask(region, short, 21)
+def test_a_movement_mask_holds_the_smaller_ones_and_their_order(triple):
+    """Also where half of them moved by the same distance, so that their numbers decide."""
+    region, pretrained, finetuned = triple
+    pretrained = {name: values.round() for name, values in pretrained.items()}
+    for name in region.shapes:
+        finetuned[name] = torch.where(torch.randn(region.shapes[name]) > 0, finetuned[name], pretrained[name] + 1)
+    order, mask = movement_order(pretrained, finetuned, region, 71), movement_mask(pretrained, finetuned, region, 40)
+    assert sorted(order.tolist()) == [*range(region.size)]
+    assert torch.equal(order_within(mask, pretrained, values_at(finetuned, mask)), order[:40])
+    assert not torch.equal(order[:40], order[:40].sort().values), "control"
+    assert movement_mask(pretrained, finetuned, region, 12).equals(GraftMask.from_region_indices(region, order[:12]))
+    assert movement_mask(pretrained, finetuned, region, 0).selected == 0
 
 
 def test_random_places_are_spread_over_the_region():

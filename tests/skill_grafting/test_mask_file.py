@@ -17,13 +17,11 @@ from skill_grafting.grafting.mask_file import (
     StoredMask,
     read_header,
     read_mask,
-    read_order,
     require_model,
     write_mask,
-    write_order,
 )
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.movement import movement_mask, movement_order
+from skill_grafting.localizers.movement import movement_mask
 
 HEAD = {"head.weight": torch.eye(2)}
 
@@ -31,7 +29,7 @@ HEAD = {"head.weight": torch.eye(2)}
 @pytest.fixture
 def stored(triple):
     region, pretrained, finetuned = triple
-    mask = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
+    mask = movement_mask(pretrained, finetuned, region, 20)
     about = {"model": "pico", "fingerprint": region.fingerprint(pretrained), "task": "toy", "seed": 13, "k": 64}
     about |= {"rule": "top_k"}
     return StoredMask(mask, values_at(finetuned, mask), HEAD, about)
@@ -102,13 +100,10 @@ def test_indices_beyond_int32_are_kept(tmp_path):
     mask = GraftMask(Region({"w": (2**31 + 1,)}), {"w": torch.tensor([2**31])})
     write_mask(tmp_path / "m", StoredMask(mask, {"w": torch.ones(1)}, {}, {}))
     assert read_mask(tmp_path / "m").mask.equals(mask)
-    write_order(tmp_path / "order", mask.region_indices(), mask.region.size, {})
-    assert read_order(tmp_path / "order")[0].tolist() == [2**31]
 
 
 def test_a_missing_file_names_what_makes_it(tmp_path):
     assert complaint(tmp_path / "none") == "no such mask; in the pipeline `dvc repro` makes it"
-    assert "dvc repro" in complaint(tmp_path / "none", read_order)
 
 
 def test_other_files_are_not_masks(tmp_path):
@@ -156,7 +151,6 @@ DAMAGES = [
     (say(task={"name": "toy"}), "damaged: header.task: {'name': 'toy'} is not allowed: should be text"),
     (say(seed="13"), "damaged: header.seed: '13' is not allowed: should be a whole number"),
     (say(task="\ud800"), "damaged: 'utf-8' codec can't encode"),
-    (say(grafts=[{}]), "damaged: header.grafts.0.task"),
     (say(model_parameters=0), "damaged: header.model_parameters: 0 is not allowed"),
     (say(version=1), "format version 1, this program reads 2; what made it makes it anew"),
     (without("shapes"), "shapes"),
@@ -200,48 +194,3 @@ def test_a_mask_is_refused_for_another_model_and_another_region(file, triple):
     for wanted, fingerprint in ((region, region.fingerprint(finetuned)), (other, region.fingerprint(pretrained))):
         text = complaint(file, lambda path, w=wanted, f=fingerprint: require_model(path, about, w, f, "nano"))
         assert "was made for pico" in text and "not for nano" in text
-
-
-# the stored order
-
-
-@pytest.fixture
-def order_file(tmp_path):
-    write_order(tmp_path / "order", torch.tensor([5, 3, 60]), 71, {"task": "toy", "seed": 1})
-    return tmp_path / "order"
-
-
-def test_an_order_is_read_as_it_was_written_in_equal_bytes_and_four_for_each_parameter(order_file):
-    order, about = read_order(order_file)
-    assert order.tolist() == [5, 3, 60] and order.dtype == torch.int64
-    assert about == {"task": "toy", "seed": 1, "graftable": 71, "stored": 3}
-    first = order_file.read_bytes()
-    write_order(order_file, torch.tensor([5, 3, 60]), 71, {"task": "toy", "seed": 1})
-    assert order_file.read_bytes() == first
-    write_order(order_file, torch.arange(10_000), 20_000, {})
-    assert 40_000 < order_file.stat().st_size < 40_500
-
-
-ORDERS = [[5, 3, 71], [5, 3, -1], [5, 5, 3], [5, 3], [5, 3, 60, 7], [[5, 3, 60]]]
-
-
-@pytest.mark.parametrize(
-    ("order", "words"), [*((order, "") for order in ORDERS), ([5.5, 3.5, 60.5], "its values are not integers")]
-)
-def test_an_order_that_cannot_be_one_is_damaged(order_file, order, words):
-    changed = torch.tensor(order, dtype=torch.float32 if words else torch.int32)
-    rewrite(order_file, part("order", lambda _row: changed), "movement")
-    assert complaint(order_file, read_order).startswith(f"damaged: {words}")
-
-
-@pytest.mark.parametrize("words", [{"graftable": "71"}, {"stored": None}])
-def test_an_order_with_a_junk_header_is_damaged(order_file, words):
-    rewrite(order_file, say(**words), "movement")
-    assert complaint(order_file, read_order) == "damaged: its values are not integers"
-
-
-def test_other_files_are_not_orders(order_file, file):
-    assert complaint(file, read_order).startswith("damaged: ")
-    for metadata in (None, {"movement": "[]"}):
-        save_file({"order": torch.zeros(3)}, order_file, metadata=metadata)
-        assert complaint(order_file, read_order).startswith("damaged: ")

@@ -367,11 +367,11 @@ ONCE = "should be a template with {mask} once, and otherwise only {sentence1} an
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     # sections and settings
     ({"grafts": {}}, f"grafts: unknown section (did you mean 'graft'?); known: {', '.join(MAIN)}"),
-    ({"movement": ABSENT}, "movement: this section is missing"),
-    ({"movement": None}, "movement: null is not allowed: should be `name: value` pairs"),
-    ({"movement": [1]}, "movement: [1] is not allowed: should be `name: value` pairs"),
-    ({"movement.keeep": 1}, "movement.keeep: unknown setting (did you mean 'keep'?); known: keep"),
-    ({"movement.keep": ABSENT}, "movement.keep: this setting is missing"),
+    ({"summary": ABSENT}, "summary: this section is missing"),
+    ({"summary": None}, "summary: null is not allowed: should be `name: value` pairs"),
+    ({"summary": [1]}, "summary: [1] is not allowed: should be `name: value` pairs"),
+    ({"summary.least_gains": 1}, "summary.least_gains: unknown setting (did you mean 'least_gain'?); known: least_gain"),
+    ({"summary.least_gain": ABSENT}, "summary.least_gain: this setting is missing"),
     ({"data.columns": {"sentence1": "label"}}, "data.columns: two of sentence1, label are the column 'label'"),
     # numbers
     ({"graft.sparsity": 0}, "graft.sparsity: 0 is not allowed: should be greater than 0"),
@@ -414,7 +414,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"graft.region": ["layer"]}, f"graft.region.0: 'layer' is not allowed: should be {GROUPS} (did you mean 'layers'?)"),
     ({"graft.region": ["layers", "layers"]}, "graft.region: layers is listed twice"),
     # between sections
-    ({"graft.sparsity": 0.2}, "graft.sparsity: 0.2 is more than movement.keep (0.1); raise movement.keep to at least that"),
     ({"graft.region": ["embeddings"]}, "graft.region: 'embeddings' is not among finetune.train (layers), so it never moves"),
     ({"ood.sets": {"movies": ["domain"]}}, "ood.sets.movies: domain has the labels movie, product, newspaper, tweet, movies has negative, positive"),
     ({"ood.sets": {"movies": ["movies"]}}, "ood.sets.movies: movies is the task itself"),
@@ -481,10 +480,10 @@ def test_no_message_speaks_the_validators_language():
 
 def test_all_problems_by_kind_come_at_once_and_those_between_settings_after_them():
     kinds = {"finetune.l1": -1, "finetune.optimizer": "x", "data.k": 0, "seeds": [], "task": {"b": {"labels": ["a"]}}}
-    rules = {"ood.sets": {"movies": ["movies"]}, "talos.tasks": ["nix"], "graft.sparsity": 0.2}
+    rules = {"ood.sets": {"movies": ["movies"]}, "talos.tasks": ["nix"], "graft.region": ["embeddings"]}
     places = ["seeds", "data.k", "finetune.optimizer", "finetune.l1", "grafts", "task.b.labels", "talos.dev_max"]
     assert [line.split(":")[0] for line in problems_of({"grafts": {}, **kinds, **rules, "talos.dev_max": -1})] == places
-    assert [line.split(":")[0] for line in problems_of(rules)] == ["ood.sets.movies", "graft.sparsity", "talos.tasks"]
+    assert [line.split(":")[0] for line in problems_of(rules)] == ["ood.sets.movies", "graft.region", "talos.tasks"]
 
 
 # --- Other pipelines -------------------------------------------------------------------------------------------
@@ -534,7 +533,6 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"merge.groups": {"a": ["movies", "movies"]}}, ["merge.groups.a: movies is listed twice"]),
     ({"paradigm.paradigms": ["sgd", "standard"]}, ["paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"]),
     ({"sweep.localizers": ["learned", "bias", "randon"]}, [f"sweep.localizers: unknown localizer 'randon' (did you mean 'random'?); known: {KNOWN_LOCALIZERS}"]),
-    ({"sweep.sparsities": [0.01, 0.1, 0.2, 0.5]}, [f"sweep.sparsities: {size} is more than movement.keep (0.1); raise movement.keep to at least that" for size in (0.2, 0.5)]),
     ({"readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
     # DVC looks for the masks of its points, though no task uses them
     ({"readout.tasks": [], "readout.localizers": ["fish"], "sweep.localizers": ["learned", "random"]}, ["readout.localizers: 'fish' is not among sweep.localizers (learned, random)"]),
@@ -604,7 +602,7 @@ def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():
 def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(files):
     for name, change in (("study", "trajectory.checkpoints.every=no"), ("talos", "talos.sparsity=7")):
         apply_overrides(params_file(name), [change])
-    assert load_params("movement", "graft.region").movement.keep
+    assert load_params("graft.region", "graft.sparsity").graft.sparsity
     for key, line in (("anchor", r"trajectory\.checkpoints\.every: 'no'"), ("edit", r"talos\.sparsity: 7")):
         with pytest.raises(ParamsError, match=rf"/params.yaml has 1 problem\(s\):\n  {line}"):
             load_params("model", key)

@@ -1,4 +1,4 @@
-"""A cell of the study: the rows that it is measured on, what it is measured against, and what its masks cost."""
+"""A cell of the study: the rows that it is measured on, what it is measured against, and its masks."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from skill_grafting.errors import DataError, GraftError, MaskError, ModelError
-from skill_grafting.grafting.mask_file import read_mask, read_order
+from skill_grafting.grafting.mask_file import StoredMask, read_mask
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers import learned
-from skill_grafting.localizers.evidence import LocalizerInput, counted
+from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.names import NAMES
 from skill_grafting.localizers.registry import Localizer
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
-from stages.study.localizer_sweep import rank, sweep
 from stages.study.readout import read
+from stages.study.sweep import sweep
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import against_finetuned, study_sets, train_set, variant_rows
@@ -43,19 +43,20 @@ def store_anchor(predictions: Predictions) -> None:
     write_predictions(paths.stage_logits("anchor", (), TASK, SEED), predictions)
 
 
-def settings(keep: float = 0.1, **graft: Any) -> SimpleNamespace:
-    """The inputs of the stages rank and sweep."""
+def settings(*sparsities: float, **graft: Any) -> SimpleNamespace:
+    """The inputs of the stage sweep."""
     return SimpleNamespace(
-        model=model_settings("prompt"), movement=SimpleNamespace(keep=keep), graft=graft_settings(**graft),
-        calibration=SimpleNamespace(bins=15), study=SimpleNamespace(tasks=[TASK], test_max=0), localizer=LOCALIZER,
+        model=model_settings("prompt"), graft=graft_settings(**graft), calibration=SimpleNamespace(bins=15),
+        study=SimpleNamespace(tasks=[TASK], test_max=0), sweep=SimpleNamespace(sparsities=[*sparsities]), localizer=LOCALIZER,
     )  # fmt: skip
 
 
-def swept(name: str, sparsity: str, keep: float = 0.1) -> tuple[str, dict[str, Any]]:
-    """The report on a localizer's ranking and mask, and the record."""
-    rank(name, TASK, SEED, settings(keep), runtime())
-    said = sweep(name, sparsity, TASK, SEED, settings(keep), runtime())
-    return said, read_json(paths.stage_record("sweep", (name, sparsity), TASK, SEED))
+def swept(name: str, *sparsities: float) -> list[tuple[str, dict[str, Any], StoredMask]]:
+    """The line, the record and the mask of a localizer at each size."""
+    lines = [*sweep(name, TASK, SEED, settings(*sparsities), runtime())]
+    records = [read_json(paths.stage_record("sweep", (name, str(size)), TASK, SEED)) for size in sparsities]
+    masks = [read_mask(paths.sweep_mask(name, str(size), TASK, SEED)) for size in sparsities]
+    return [*zip(lines, records, masks, strict=True)]
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------
@@ -124,106 +125,57 @@ def test_only_ones_own_variants_get_a_row(project):
     assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
 
 
-# --- What a localizer costs ------------------------------------------------------------------------------------
-
-
-def spent(*calls: tuple[str, int | None], train: int = TRAIN) -> int:
-    """Examples counted for these calls of an evidence's functions."""
-    nothing = LocalizerInput({}, {}, {}, {}, lambda _: lambda: 0.5, lambda: 0.25, lambda n: {"n": n}, None)  # type: ignore[arg-type]
-    examples: list[int] = []
-    evidence = counted(nothing, train, examples.append)
-    for name, n in calls:
-        if name == "batch_gradients":
-            assert evidence.batch_gradients(n)() == 0.5
-        else:
-            assert getattr(evidence, name)(*([] if n is None else [n])) == (0.25 if n is None else {"n": n})
-    return sum(examples)
-
-
-def test_every_example_whose_gradient_is_taken_is_counted_once_a_time():
-    assert spent() == 0
-    assert spent(("batch_gradients", 100)) == TRAIN  # a batch is no larger than the training set
-    assert spent(("full_gradient", None), ("full_gradient", None)) == 2 * TRAIN
-    assert spent(("squared_gradients", 100)) == TRAIN
-    calls = ("batch_gradients", BATCH), ("full_gradient", None), ("squared_gradients", 3)
-    assert spent(*calls) == BATCH + TRAIN + 3
-
-
-COSTS = {
-    **dict.fromkeys(("movement", "magnitude", "random", "bias", "lota"), 0),
-    "fish": LOCALIZER.fish.examples,
-    "talos": LOCALIZER.talos.examples * (1 + LOCALIZER.talos.rounds),  # the stored order is a single round's
-    "attribution": TRAIN * len(LOCALIZER.attribution.path_points),
-    "grown": TRAIN * LOCALIZER.grown.rounds,
-    **dict.fromkeys(("learned", "stitch"), BATCH * STEPS),
-    **dict.fromkeys(("learned_last", "learned_authors"), TRAIN * LOCALIZER.learned_last.steps),
-}
-
-
-def test_the_records_name_what_each_localizer_cost(cell):
-    assert {name: swept(name, "0.02")[1]["about"]["gradient_examples"] for name in NAMES} == COSTS
-
-
 # --- Masks -----------------------------------------------------------------------------------------------------
 
 
-def test_a_ranking_is_as_long_as_is_kept(cell):
-    for name in ("random", "fish"):
-        rank(name, TASK, SEED, settings(), runtime())
-    orders = [read_order(paths.rank(name, TASK, SEED))[0] for name in ("random", "fish")]
-    assert [len(order) for order in orders] == [cell.region.budget(0.1)] * 2
-    assert not torch.equal(*orders)  # the control
-
-
-def test_a_mask_of_the_sweep_is_the_head_of_its_ranking_and_its_graft_is_what_is_measured(cell):
-    said, found = swept("movement", "0.02")
+def test_a_mask_of_the_sweep_is_by_its_localizer_and_its_graft_is_what_is_measured(cell):
+    [(said, found, stored), (_, _, full)] = swept("movement", 0.02, 1.0)
     k = cell.region.budget(0.02)
-    order, _ = read_order(paths.rank("movement", TASK, SEED))
-    stored = read_mask(paths.sweep_mask("movement", "0.02", TASK, SEED))
-    assert torch.equal(stored.mask.region_indices(), order[:k].sort().values) and f"{k:,} parameters" in said
+    assert (
+        stored.mask.equals(movement_mask(cell.pretrained(), cell.finetuned(), cell.region, k))
+        and f"{k:,} parameters" in said
+    )
     assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
     rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
     assert rows == [(TASK, GRAFTED, 200), (OTHER, GRAFTED, 30)]
-    logits = read_predictions(paths.stage_logits("sweep", ("movement", "0.02"), TASK, SEED)).logits[TASK][GRAFTED]
+    part, whole = (
+        read_predictions(paths.stage_logits("sweep", ("movement", size), TASK, SEED)).logits[TASK][GRAFTED]
+        for size in ("0.02", "1.0")
+    )
     finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
-    assert not np.array_equal(logits, finetuned)  # the control of what follows
-    swept("movement", "1.0", keep=1.0)
-    whole = read_predictions(paths.stage_logits("sweep", ("movement", "1.0"), TASK, SEED)).logits[TASK][GRAFTED]
-    assert np.array_equal(whole, finetuned)
+    assert full.mask.selected == cell.region.size and np.array_equal(whole, finetuned)
+    assert not np.array_equal(part, finetuned)  # the control
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mask_is_the_same_whatever_other_sizes_are_swept(cell, name):
+    alone = swept(name, 0.02)[0]
+    largest, first = swept(name, 0.1, 0.02)
+    for one in (0, 1):
+        assert alone[one] == first[one] != largest[one]
+    assert alone[2].mask.equals(first[2].mask)
+    assert not first[2].mask.equals(largest[2].mask) or name == "bias"
 
 
 def test_too_small_a_share_is_one_clear_error_that_stores_nothing(cell):
     said = r"^sweep\.sparsities: 1e-06 of [\d,]+ graftable parameters is less than one"
     with pytest.raises(MaskError, match=said) as end:
-        swept("movement", "1e-06")
+        swept("movement", 0.02, 1e-06)
     assert "\n" not in str(end.value)
-    assert not paths.SWEEP.exists() and not paths.stage_dir("sweep", ("movement", "1e-06"), SEED).exists()
-
-
-def test_a_localizer_without_a_ranking_is_one_clear_error(cell):
-    rank("movement", TASK, SEED, settings(), runtime())
-    with pytest.raises(GraftError, match=r"^masks/rank/0/moovement/toy\.safetensors: no such order") as end:
-        sweep("moovement", "0.02", TASK, SEED, settings(), runtime())
-    assert "\n" not in str(end.value)
-
-
-def test_a_ranking_of_another_model_is_refused(cell):
-    rank("movement", TASK, SEED, settings(), runtime())
-    with pytest.raises(MaskError, match=r"masks/rank/0/movement/toy\.safetensors"):
-        sweep("movement", "0.02", TASK, SEED, settings(region=["layers", "embeddings"]), runtime())
+    assert not paths.SWEEP.exists() and not paths.stage_dir("sweep", ("movement", "0.02"), SEED).exists()
 
 
 def test_a_refinement_that_diverges_names_the_setting(cell, monkeypatch):
     diverge = Mock(side_effect=FloatingPointError("the loss is nan"))
     monkeypatch.setattr(learned, "LOCALIZER", Localizer("", learned.LOCALIZER.rank, diverge))
     with pytest.raises(GraftError, match=r"the loss is nan; lower localizer\.learned\.learning_rate \(1\.0\)"):
-        swept("learned", "0.02")
+        swept("learned", 0.02)
 
 
 def test_a_model_that_was_fine_tuned_elsewhere_is_read_out_but_for_retraining(cell):
-    swept("movement", "0.02")
+    swept("movement", 0.02)
     write_json(paths.finetuned(TASK, SEED) / "training.json", {"task": TASK, "seed": SEED, "checkpoint": "elsewhere"})
-    chosen = settings()
+    chosen = settings(0.02)
     chosen.finetune, chosen.readout = finetune_settings(), SimpleNamespace(learning_rates=[0.1])
     for name in ("graft", "reset", "prune"):
         assert f"readout {name} movement 0.02 toy-0" in read((name, "movement", "0.02"), TASK, SEED, chosen, runtime())

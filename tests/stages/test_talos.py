@@ -20,7 +20,7 @@ from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_json
-from skill_grafting.localizers.movement import movement, movement_mask, movement_order
+from skill_grafting.localizers.movement import movement, movement_mask
 from skill_grafting.localizers.registry import Budget, LocalizerSettings, find_mask
 from skill_grafting.localizers.talos import Talos, calibrate, least_sensitive, round_sizes, sensitivity
 from skill_grafting.merging import combined, summed, task_vector
@@ -169,7 +169,7 @@ def test_least_and_most_sensitive_share_nothing_and_distinct_scores_split_into_c
 def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
     evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
-    wanted = movement_mask(region, movement_order(pretrained, finetuned, region, 20), 20)
+    wanted = movement_mask(pretrained, finetuned, region, 20)
     assert find_mask("lota", evidence, LocalizerSettings(), Budget(20)).mask.equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"

@@ -1,28 +1,22 @@
-"""Mask files, which are enough to rebuild a graft from the pretrained model; and files of the order of parameters by movement.
+"""Mask files, which are enough to rebuild a graft from the pretrained model.
 
 A mask file is one safetensors file with, for each tensor that has a selected parameter, `indices/<name>` (flat indices,
 int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned values there), and `head/<name>` for a
 trained head, which has no pretrained values to be grafted onto.  Its header names the region, the model (with a
 fingerprint), the task, the seed, k, both denominators and the rule, and holds the SHA-256 of the file.
-
-An order is one safetensors file of region indices, furthest first.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from ..digest import KEY, UNSEALED, require_sealed, seal
 from ..errors import MaskError
-from ..io import replacing
 from .mask import FLOATS, GraftMask
-from .mask_indices import INT32_LIMIT, named_indices, read_header, require_indices, write_tensors
+from .mask_indices import named_indices, read_header, require_indices, write_tensors
 from .region import Region, Tensors
 
 
@@ -107,37 +101,3 @@ def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str
         raise ValueError("holds values that are not numbers")
     if mask.selected != about["selected"]:
         raise ValueError(f"selects {mask.selected} parameters, its header says {about['selected']}")
-
-
-def write_order(path: Path, order: Tensor, region_size: int, about: dict[str, Any]) -> None:
-    """Write region indices, most moved first, with a header about where they come from."""
-    dtype = torch.int32 if region_size < INT32_LIMIT else torch.int64
-    header = {**about, **UNSEALED, "graftable": region_size, "stored": len(order)}
-    with replacing(path) as partial:
-        save_file({"order": order.to(dtype)}, partial, metadata={"movement": json.dumps(header, sort_keys=True)})
-        seal(partial)
-
-
-def read_order(path: Path) -> tuple[Tensor, dict[str, Any]]:
-    """The order (int64) and its header; raises MaskError if the file is missing or damaged."""
-    if not path.exists():
-        raise MaskError(f"{path}: no such order; `dvc repro` makes it")
-    try:
-        require_sealed(path)
-        with safe_open(path, framework="pt") as file:
-            order, about = file.get_tensor("order"), json.loads(file.metadata()["movement"])
-        del about[KEY]
-        stored, graftable = about["stored"], about["graftable"]
-        if {type(stored), type(graftable)} != {int} or order.dtype not in (torch.int32, torch.int64):
-            raise TypeError("its values are not integers")
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise MaskError(f"{path}: damaged: {error}") from error
-    order = order.to(torch.int64)
-    ordered = order.sort().values
-    if (
-        order.shape != (stored,)
-        or bool((ordered[1:] == ordered[:-1]).any())
-        or (stored and not 0 <= int(ordered[0]) <= int(ordered[-1]) < graftable)
-    ):
-        raise MaskError(f"{path}: damaged: is not {stored} different numbers within 0..{graftable - 1}")
-    return order, about

@@ -11,7 +11,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.select import RunningSelection
 from ..settings import Positive
 from .evidence import LocalizerInput
-from .movement import movement_mask, rank_by_movement
+from .movement import rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
@@ -34,7 +34,7 @@ def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budge
     the largest -dLoss/dtheta * delta, the first-order gain of grafting them too.
     """
     k, start = budget.k, budget.k // START_PART
-    mask = movement_mask(evidence.region, order, start)
+    mask = GraftMask.from_region_indices(evidence.region, order[:start])
     for number in range(1, settings.rounds + 1):
         mask = grown_to(evidence, mask, start + (k - start) * number // settings.rounds)
     return FoundMask(mask)

@@ -33,7 +33,7 @@ from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
-from .movement import movement_mask, rank_by_movement
+from .movement import rank_by_movement
 from .registry import Budget, FoundMask, Localizer, LocalizerSettings
 
 # losses of so many steps are read from the device at once, since reading one waits for it
@@ -245,7 +245,7 @@ def learn_mask(
 
 def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
     """The mask learned from the first int(base_share * k) of `order`; see `learn_from`."""
-    base = movement_mask(evidence.region, order, int(settings.base_share * budget.k))
+    base = GraftMask.from_region_indices(evidence.region, order[: int(settings.base_share * budget.k)])
     return learn_from(base, evidence, settings, budget)
 
 

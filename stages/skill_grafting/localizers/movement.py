@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..grafting.apply import values_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import LazyTensors, ranking
@@ -13,7 +14,11 @@ from .registry import Localizer
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
     """|theta_ft - theta_pre| of every parameter of the region, same shapes; one tensor at a time, when it is asked for."""
-    return LazyTensors(region.shapes, lambda name: (_exact(finetuned[name]) - _exact(pretrained[name])).abs())
+    return LazyTensors(region.shapes, lambda name: _distance(pretrained[name], finetuned[name]))
+
+
+def _distance(before: Tensor, after: Tensor) -> Tensor:
+    return (_exact(after.to(before.device)) - _exact(before)).abs()
 
 
 def _exact(values: Tensor) -> Tensor:
@@ -28,11 +33,19 @@ def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: i
     return ranking(region, movement(pretrained, finetuned, region), k)
 
 
-def movement_mask(region: Region, order: Tensor, k: int) -> GraftMask:
-    """The mask of the k parameters that moved most, from a stored order; raises ValueError if that is of fewer."""
-    if k > len(order):
-        raise ValueError(f"the stored order has {len(order)} parameters, {k} were asked for")
-    return GraftMask.from_region_indices(region, order[:k])
+def movement_mask(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> GraftMask:
+    """The mask of the k parameters that moved most."""
+    return GraftMask.from_region_indices(region, movement_order(pretrained, finetuned, region, k))
+
+
+def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tensor:
+    """Region indices of a mask's parameters, furthest moved first, ties by region index; `values`: the fine-tuned ones at them.
+
+    Of a mask of those that moved most the first k are the smaller one's, for every k.
+    """
+    before = values_at(pretrained, mask)
+    moved = torch.cat([_distance(before[name], values[name]) for name in mask.region.shapes if name in before])
+    return mask.region_indices()[torch.sort(moved, descending=True, stable=True).indices.cpu()]
 
 
 def rank_by_movement(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:

@@ -7,7 +7,7 @@ imported only when its localizer is asked for, so that no result depends on loca
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
@@ -129,3 +129,13 @@ def find_mask(
     except FloatingPointError as error:
         rate = getattr(settings, "learning_rate", "none")
         raise TrainingError(f"{error}; lower localizer.{name}.learning_rate ({rate})") from error
+
+
+def find_masks(
+    name: str, evidence: Callable[[], LocalizerInput], settings: Section, budgets: Sequence[Budget]
+) -> list[FoundMask]:
+    """The mask of each budget, as if it were the only one, from one ranking; `evidence()` gives equal input each time."""
+    localizer, order = localizer_of(name), None
+    if budgets and (localizer.refine is None or localizer.refines_rank):
+        order = localizer.rank(evidence(), settings, max(budget.k for budget in budgets))
+    return [find_mask(name, evidence(), settings, budget, order) for budget in budgets]

@@ -10,7 +10,7 @@ import psutil
 from ..data.tasks import TaskSpec
 from ..grafting.region import Region
 from ..localizers.evidence import LocalizerInput
-from ..localizers.registry import Budget, FoundMask, find_mask, localizer_of
+from ..localizers.registry import Budget, FoundMask, find_masks
 from ..models.evidence import draws
 from ..models.folders import weight_files
 from ..progress import progress
@@ -62,15 +62,9 @@ class LocalizeContext:
     peak: PeakMemory
 
     def find_masks(self, evidence: LocalizerInput) -> list[FoundMask]:
-        """The mask of each budget, as if it were the only one; a localizer that only ranks does so once, since its masks are nested."""
-        name, localizer, order = self.request.localizer, localizer_of(self.request.localizer), None
-        if localizer.refine is None:
-            order = localizer.rank(evidence, self.settings, self.budgets[-1].k)
-        found = []
-        for budget in self.budgets:
-            generator = draws(name, self.task.name, self.request.seed)
-            found.append(find_mask(name, replace(evidence, generator=generator), self.settings, budget, order))
-        return found
+        """The mask of each budget, as if it were the only one."""
+        name, words = self.request.localizer, (self.task.name, self.request.seed)
+        return find_masks(name, lambda: replace(evidence, generator=draws(name, *words)), self.settings, self.budgets)
 
 
 def warn_of_size(pair: Pair) -> None:

@@ -71,7 +71,7 @@ class GraftCell:
         return self.region.fingerprint(self.pretrained)
 
     def origin(self) -> dict[str, Any]:
-        """The model and cell that a mask or an order belongs to, for its header."""
+        """The model and cell that a mask belongs to, for its header."""
         return {"fingerprint": self.fingerprint, "model": self.anatomy.name, "task": self.task, "seed": self.seed}
 
     def about(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ PRETRAINED = Path("models/pretrained")
 FINETUNED = Path("models/finetuned")
 MOVEMENT = Path("masks/movement")
 LEARNED = Path("masks/learned")
-RANK = Path("masks/rank")
 SWEEP = Path("masks/sweep")
 EDIT = Path("masks/edit")
 JOINT = Path("models/joint")
@@ -64,7 +63,7 @@ def finetuned(task: str, seed: int) -> Path:
 
 
 def movement(task: str, seed: int) -> Path:
-    """Parameters of a cell in the order of their movement."""
+    """Mask of the parameters of a cell that moved most."""
     return MOVEMENT / str(seed) / f"{task}.safetensors"
 
 
@@ -81,11 +80,6 @@ def predictions(stage: str, task: str, seed: int) -> Path:
 def scores(stage: str, task: str, seed: int) -> Path:
     """Numbers that `stage` (calibration or ood) derived from the predictions of a cell."""
     return METRICS / stage / str(seed) / f"{task}.json"
-
-
-def rank(localizer: str, task: str, seed: int) -> Path:
-    """Parameters of a cell in the order in which a localizer of the study chooses them."""
-    return RANK / str(seed) / localizer / f"{task}.safetensors"
 
 
 def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:

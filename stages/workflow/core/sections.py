@@ -24,10 +24,6 @@ from skill_grafting.settings import (
 from stages.workflow.core.rules import Choice, unknown_localizers
 
 
-class MovementParams(Section):
-    keep: Share
-
-
 class GraftParams(Section):
     localizer: Name
     region: list[Group] = Field(min_length=1)
@@ -66,7 +62,6 @@ SECTIONS: dict[str, Any] = {
     "model": ModelParams,
     "runtime": RuntimeParams,
     "finetune": FinetuneParams,
-    "movement": MovementParams,
     "graft": GraftParams,
     "localizer": LocalizerParams,
     "calibration": CalibrationParams,
@@ -80,16 +75,9 @@ def problems(values: Values) -> Iterator[str]:
     """Problems between settings that are valid by themselves."""
     yield from _set_problems(values)
     yield from _task_problems(values)
-    yield from beyond_order(values, "graft.sparsity", [values["graft"].sparsity])
     yield from _column_problems(values)
     yield from unknown_localizers(values, "graft.localizer", [values["graft"].localizer])
     yield from _region_problems(values)
-
-
-def beyond_order(values: Values, place: str, sparsities: list[float]) -> Iterator[str]:
-    """A problem for each of these shares of the region, which stand at `place`, that the stored orders are too short for."""
-    keep, beyond = values["movement"].keep, "; raise movement.keep to at least that"
-    yield from (f"{place}: {share} is more than movement.keep ({keep}){beyond}" for share in sparsities if share > keep)
 
 
 def _region_problems(values: Values) -> Iterator[str]:
