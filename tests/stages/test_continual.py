@@ -1,19 +1,315 @@
-"""Pieces, penalties, stored examples and measures of continual learning: what must hold whatever the data are."""
+"""Continual learning: pieces, penalties and stored rows, whatever the data are, and on pico models what each method moves and keeps."""
 
-from itertools import pairwise
+import json
+import re
+from itertools import islice, pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from skill_grafting.errors import MaskError, ModelError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.grafting.region import Region
-from stages.continual.frames import average_accuracy, backward_transfer, forgetting, learning_accuracy
-from stages.continual.methods import Elastic, Ewc, Piece, put_together, remainder, stored_rows
-from tests.pico import random_mask, same
+from skill_grafting.io import read_json
+from skill_grafting.metrics.predictions import read_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.runtime import seeded_torch
+from skill_grafting.training.finetuning import at_point, finetune
+from stages.continual import methods
+from stages.continual.methods import (
+    METHODS,
+    Elastic,
+    Ewc,
+    Naive,
+    Piece,
+    TaskSequence,
+    put_together,
+    remainder,
+    stored_rows,
+)
+from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
+from stages.continual.settings import EwcParams, NoParams, ReplayParams
+from stages.workflow.core import paths
+from stages.workflow.core.training import chosen_point, open_training
+from tests.cells import SEED, TASKS
+from tests.pico import finetune_settings, model_settings, random_mask, runtime, same, values_of
+
+STEPS, TEST = 8, 24
+ORDER = [*TASKS]
+MODES = ["standard", "prompt"]
+TRAINING = finetune_settings(max_steps=STEPS, dropout=0.2)
+
+
+def params(mode: str) -> SimpleNamespace:
+    """All settings of the stage."""
+    methods = {
+        "replay": ReplayParams(examples=2),
+        "ewc": EwcParams(strength=100.0, fisher="expected", examples=8),
+    }
+    return SimpleNamespace(
+        model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
+        sequence=SimpleNamespace(max_steps=STEPS, test_max=TEST),
+        order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
+        method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
+    )  # fmt: skip
+
+
+def learner(method: str, mode: str, order: list[str] = ORDER, **settings: Any) -> Naive:
+    """A method at the start of a sequence, with other settings of its own if there are any."""
+    chosen = params(mode)
+    own = getattr(chosen.method, method).model_copy(update=settings)
+    return METHODS[method](TaskSequence.open(order, SEED, chosen, runtime()), own)
+
+
+def learned(method: str, mode: str, tasks: list[str] = ORDER, **settings: Any) -> Naive:
+    """A method after these tasks."""
+    made = learner(method, mode, **settings)
+    for task in tasks:
+        made.learn(task)
+    return made
+
+
+def weights_of(made: Naive) -> dict[str, Tensor]:
+    return values_of(made.sequence.shared)
+
+
+# --- One task at a time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(after_main, mode):
+    after_main(mode)
+    for order in (ORDER, ORDER[::-1]):
+        made = learner("naive", mode, order)
+        for place, task in enumerate(order):
+            made.learn(task)
+            own = at_point(TRAINING, chosen_point(task, SEED))
+            alone = finetune(open_training(task, SEED, model_settings(mode), runtime()), own).model
+            assert same(values_of(made.sequence.view(task)), values_of(alone)) == (place == 0)
+
+
+def test_an_order_changes_neither_the_head_that_a_task_starts_from_nor_its_batches(after_main):
+    after_main("standard")
+    starts = []
+    for order in (ORDER, ORDER[::-1]):
+        sequence = TaskSequence.open(order, SEED, params("standard"), runtime())
+        for task in order[: order.index("pairs")]:  # what came before draws random numbers of its own
+            METHODS["naive"](sequence, NoParams()).learn(task)
+        with seeded_torch("finetune", "pairs", SEED):
+            sequence.new_head("pairs")
+        examples = sequence.view("pairs").encode(sequence.rows["pairs"]["train"])
+        batches = [batch for [(_, batch)] in islice(sequence.batches("pairs", examples, 8, "finetune"), 5)]
+        starts.append((sequence.head("pairs"), batches))
+    (head, batches), (other_head, other_batches) = starts
+    assert same(head, other_head) and batches == other_batches
+    with seeded_torch("finetune", "pairs", SEED + 1):  # the control
+        sequence.new_head("pairs")
+    assert not same(head, sequence.head("pairs"))
+
+
+# --- Grafting --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grafting_predicts_an_earlier_task_as_before_bit_for_bit_and_naive_does_not(after_main, mode):
+    after_main(mode)
+    steps = {method: learn_in_order(learner(method, mode), method, TEST).logits["toy"] for method in METHODS}
+    assert np.array_equal(steps["grafting"]["toy"], steps["grafting"]["pairs"])
+    for method in ("naive", "replay", "ewc"):  # the control
+        assert not np.array_equal(steps[method]["toy"], steps[method]["pairs"])
+    assert not np.array_equal(steps["grafting"]["toy"], steps["naive"]["toy"])
+
+
+def test_a_changed_prediction_is_an_error(after_main):
+    after_main("prompt")
+    done = learn_in_order(learner("grafting", "prompt"), "grafting", TEST)
+    require_unchanged(done)
+    done.logits["toy"]["pairs"][3, 1] = np.nextafter(done.logits["toy"]["pairs"][3, 1], np.float32(9e9))
+    with pytest.raises(RuntimeError, match="toy is predicted differently after pairs"):
+        require_unchanged(done)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grafting_moves_only_what_no_earlier_task_has(after_main, mode):
+    after_main(mode)
+    before, made = weights_of(learner("grafting", mode)), learned("grafting", mode, ["toy"])
+    first = weights_of(made)
+    made.learn("pairs")
+    both = weights_of(made)
+    taken, own = (made.pieces[task].mask.region_indices() for task in ORDER)
+    flat = made.region.flatten
+    assert 0 < len(own) < made.masks["pairs"].selected and not torch.isin(own, taken).any()
+    moved = (flat(both) != flat(first)).nonzero().reshape(-1)
+    assert torch.isin(moved, own).all() and len(moved) > len(own) // 2
+    outside = {name for name in before if name not in made.region.shapes and ":" not in name}
+    assert outside and all(torch.equal(before[name], both[name]) for name in outside)
+    union = torch.cat([taken, own])
+    assert torch.equal(flat(both)[union], torch.cat([flat(first)[taken], flat(both)[own]]))
+    made.recall("toy")
+    recalled = weights_of(made)
+    assert same({**recalled, **{k: v for k, v in first.items() if k.startswith("pairs:")}}, first)
+    assert not same(recalled, both)  # the control
+
+
+def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after_main, monkeypatch):
+    after_main(mode := "standard")
+    one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3})
+    monkeypatch.setitem(globals(), "TRAINING", one_step)
+    monkeypatch.setitem(globals(), "STEPS", 1)
+    before = weights_of(learner("naive", mode))
+    moved = {method: weights_of(learned(method, mode, ["toy"])) for method in METHODS}
+    chosen = read_mask(paths.learned("toy", SEED)).mask
+    flat = chosen.region.flatten
+    inside, start = chosen.region_indices(), flat(before)
+    for method in METHODS:
+        assert torch.equal(flat(moved[method])[inside], flat(moved["naive"])[inside]), method
+    assert not torch.equal(flat(moved["naive"])[inside], start[inside]), "control: they do move"
+    assert not torch.equal(flat(moved["naive"]), flat(moved["grafting"]))
+
+
+def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_train(after_main):
+    for mode in MODES:
+        after_main(mode)
+        made = learner("grafting", mode)
+        made.masks["pairs"] = made.masks["toy"]
+        made.learn("toy")
+        if mode == "prompt":
+            with pytest.raises(MaskError, match=r"pairs.*taken by earlier tasks.*raise graft\.sparsity"):
+                made.learn("pairs")
+        else:
+            made.learn("pairs")
+            assert made.facts("pairs")["own"] == 0
+
+
+# --- Replay and EWC --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(after_main, monkeypatch, mode):
+    after_main(mode)
+    naive = weights_of(learned("naive", mode))
+    for method in ("replay", "ewc"):
+        assert not same(weights_of(learned(method, mode)), naive)  # the control
+    monkeypatch.setattr(METHODS["replay"], "stored", lambda *_: [])
+    for method, without in (("replay", {}), ("ewc", {"strength": 0.0})):
+        assert same(weights_of(learned(method, mode, **without)), naive)
+
+
+def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main):
+    after_main("prompt")
+    made = learned("replay", "prompt", examples=4)
+    sequence, plan = made.sequence, SimpleNamespace(batch_size=8)
+    stored = {task: sequence.view(task).encode(made.stored(task)) for task in ORDER}
+    new = sequence.batches("toy", sequence.view("toy").encode(sequence.rows["toy"]["train"]), 8, "again")
+    seen = []
+    for [(view, examples), *more] in islice(made.batches("toy", new, plan), 10):
+        assert view is sequence.view("toy") and len(examples) == 8 == sum(len(part) for _, part in more)
+        assert all(example in stored[reader.task.name] for reader, part in more for example in part)
+        seen += [(reader.task.name, example.input_ids) for reader, part in more for example in part]
+    # 80 draws are 4 rounds of all 4 * 2 + 4 * 3 rows, of both tasks together
+    assert {seen.count(row) for row in seen} == {4} and len(seen) == 4 * 20
+
+
+def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(after_main):
+    after_main("prompt")
+    distances = []
+    for strength in (0.0, 1e4, 1e6):
+        made = learned("ewc", "prompt", ["toy"], strength=strength)
+        first = weights_of(made)
+        made.learn("pairs")
+        distances.append(sum(float((weight - first[name]).norm()) for name, weight in weights_of(made).items()))
+    assert distances[0] > distances[1] > distances[2]
+
+
+def test_ewc_takes_the_mean_over_as_many_training_rows_as_it_is_told(after_main, monkeypatch):
+    after_main("prompt")
+    drawn = []
+
+    def squares(view: LabelModel, examples: list, names: set[str], _fisher: str) -> dict[str, Tensor]:
+        drawn.extend(examples)
+        return {name: torch.full_like(view.parameters()[name], len(examples)) for name in names}
+
+    monkeypatch.setattr(methods, "squared_gradients", squares)
+    made = learned("ewc", "prompt", ["toy"], examples=8)
+    train = made.sequence.view("toy").encode(made.sequence.rows["toy"]["train"])
+    assert len(drawn) == 8 and all(example in train for example in drawn)
+    assert {float(value) for part in made.elastic.importance.values() for value in part.unique()} == {1.0}
+
+
+def test_replay_trains_the_heads_of_earlier_tasks_along(after_main):
+    after_main("standard")
+    moved = {}
+    for method in ("replay", "naive"):
+        made = learned(method, "standard", ["toy"])
+        head = made.sequence.head("toy")
+        made.learn("pairs")
+        moved[method] = not same(head, made.sequence.head("toy"))
+    assert moved == {"replay": True, "naive": False}
+
+
+# --- What is kept and what is stored ---------------------------------------------------------------------------
+
+
+def test_every_method_takes_the_same_number_of_steps_and_what_it_keeps_is_counted_in_bytes(after_main):
+    after_main("standard")
+    kept = {}
+    for method in METHODS:
+        made, seen = learner(method, "standard"), []
+        for task in ORDER:
+            made.learn(task, lambda seen=seen: seen.append(1))
+        assert len(seen) == 2 * STEPS, method
+        kept[method] = made.kept()
+    heads = 4 * (32 * 2 + 2 + 32 * 3 + 3)
+    assert {found["head"] for found in kept.values()} == {heads}
+    grafting, region = learner("grafting", "standard"), read_anatomy(paths.PRETRAINED).region(["layers"])
+    backbone = sum(4 * values.numel() for name, values in weights_of(grafting).items() if ":" not in name)
+    assert grafting.sequence.model_bytes() == backbone
+    union = torch.cat([mask.region_indices() for mask in grafting.masks.values()]).unique()
+    skills = {method: found["skill"] for method, found in kept.items()}
+    assert skills["naive"] == 0 and skills["grafting"] == 8 * len(union) and skills["ewc"] == 2 * 4 * region.size
+    toy, pairs = (grafting.sequence.rows[task]["train"] for task in ORDER)
+    stored = toy[:4] + pairs[:6]  # 2 of each label, which come in turn
+    assert skills["replay"] == sum(len(json.dumps(row, ensure_ascii=False).encode()) + 1 for row in stored)
+
+
+@pytest.mark.parametrize("method", ["naive", "grafting"])
+def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(after_main, method):
+    after_main("standard")
+    line = run_sequence(method, "backward", SEED, params("standard"), runtime())
+    assert re.match(rf"sequence {method} backward {SEED}: pairs [01]\.\d+ -> .*, toy [01]\.", line)
+    found = {task: read_predictions(paths.stage_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS}
+    assert [*found["pairs"].logits["pairs"]] == ["after_pairs", "after_toy"]
+    assert [*found["toy"].logits["toy"]] == ["after_toy"]
+    assert found["pairs"].logits["pairs"]["after_toy"].shape == (TEST, 3)
+    record = read_json(paths.stage_record("sequence", (method, "backward"), "pairs", SEED))
+    assert (record["place"], record["tasks"], record["method"]) == (1, ["pairs", "toy"], method)
+    assert record["training"]["steps"] == STEPS and record["kept_bytes"]["head"] == 4 * (32 * 3 + 3)
+    rows = {row["variant"]: row for row in record["rows"]}
+    assert {name: row["step"] for name, row in rows.items()} == {
+        FINETUNED: 0, PRETRAINED: 0, "after_pairs": 1, "after_toy": 2,
+    }  # fmt: skip
+    assert rows["after_pairs"]["unchanged"] and rows["after_toy"]["unchanged"] == (method == "grafting")
+    assert all(row["n"] == TEST for row in rows.values())
+    then, later = (logits.argmax(1) for logits in found["pairs"].logits["pairs"].values())
+    assert rows["after_toy"]["agreement_with_own"] == (then == later).mean()
+
+
+def test_a_task_that_was_not_fine_tuned_is_named(after_main):
+    after_main("standard")
+    (paths.finetuned("toy", SEED) / "training.json").unlink()
+    with pytest.raises(ModelError, match=r"toy/training\.json: no such file"):
+        TaskSequence.open(ORDER, SEED, params("standard"), runtime())
+
+
+# --- Memory: pieces, stored rows, penalties ----------------------------------------------------------------------
 
 
 def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_the_union(triple):
@@ -79,17 +375,6 @@ def test_a_pull_leaves_what_is_at_its_centre_and_heads_as_they_are():
     assert same(leaves, {"a": centre, "head": torch.ones(2)})
 
 
-def test_a_pull_is_a_step_along_the_gradient_to_first_order_in_the_rate():
-    fisher, centre, start = drawn(3, 9)
-
-    def apart(rate: float) -> float:
-        leaf = start.clone()
-        of_one_task(fisher, centre).pull({"a": leaf}, rate)
-        return float((leaf - (start - rate * fisher * (start - centre))).norm())
-
-    assert apart(1e-3) > 0 and apart(1e-3) / apart(5e-4) == pytest.approx(4, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("stiffness", "plain_stays"), [(0.1, True), (1.9, True), (2.1, False), (1e3, False), (1e12, False)]
 )
@@ -117,30 +402,3 @@ def test_the_first_rows_of_every_class_are_stored():
     assert [row["sentence1"] for row in stored_rows(rows, ["a", "b"], 2)] == ["0", "1", "2", "4"]
     assert stored_rows(rows, ["b", "a"], 99) == rows
     assert stored_rows(rows, ["c"], 2) == []
-
-
-NAN = np.nan
-R = np.array([[0.9, NAN, NAN], [0.7, 0.8, NAN], [0.75, 0.6, 0.5]])
-
-
-def test_measures_of_a_matrix_done_by_hand():
-    better = R.copy()
-    better[1, 0] = 0.95  # the second step helped the first task: forgetting is measured from the best step
-    for accuracies, best in ((R, 0.9), (better, 0.95)):
-        assert average_accuracy(accuracies) == pytest.approx((0.75 + 0.6 + 0.5) / 3)
-        assert learning_accuracy(accuracies) == pytest.approx((0.9 + 0.8 + 0.5) / 3)
-        assert forgetting(accuracies) == pytest.approx(((best - 0.75) + (0.8 - 0.6)) / 2)
-        assert backward_transfer(accuracies) == pytest.approx(-((0.9 - 0.75) + (0.8 - 0.6)) / 2)
-    still = np.array([[0.9, NAN], [0.9, 0.8]])
-    assert forgetting(still) == backward_transfer(still) == 0
-    gained = np.array([[0.5, NAN], [0.75, 0.8]])
-    assert forgetting(gained) == -0.25 == -backward_transfer(gained), "the last step isn't among the best"
-
-
-@pytest.mark.parametrize(
-    "wrong", [np.ones((2, 3)), np.ones((1, 1)), np.ones(3), np.array([[0.9, NAN], [NAN, 0.8]])], ids=str
-)
-def test_anything_but_a_whole_matrix_is_refused(wrong):
-    for measure in (average_accuracy, learning_accuracy, backward_transfer, forgetting):
-        with pytest.raises(ValueError, match=r"square|missing"):
-            measure(wrong)

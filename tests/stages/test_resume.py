@@ -33,7 +33,7 @@ from stages.workflow.core.resume import KeptLoop, keeping
 from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import finetune_settings, localizer_settings, same, values_of
 from tests.sealed import change_one_value
-from tests.stages import test_joint, test_sequencing
+from tests.stages import test_continual, test_multitask
 
 STEPS, SECONDS = 14, 5
 HARD = {"max_steps": STEPS, "dropout": 0.2, "eval_steps": 4, "learning_rates": [3e-3, 1e-2], "schedule": "linear"}
@@ -69,16 +69,16 @@ def learn_in_turn(after_main: Any) -> Outcome:
     after_main("standard")
     weights, facts = {}, []
     for method in ("replay", "ewc", "grafting"):
-        made = test_sequencing.learner(method, "standard")
-        done = test_sequencing.learn_in_order(made, method, test_sequencing.TEST)
-        weights |= {f"{method} {name}": value for name, value in test_sequencing.weights_of(made).items()}
+        made = test_continual.learner(method, "standard")
+        done = test_continual.learn_in_order(made, method, test_continual.TEST)
+        weights |= {f"{method} {name}": value for name, value in test_continual.weights_of(made).items()}
         facts.append([made.kept(), done.facts])
     return weights, facts
 
 
 def join(cell: Any) -> Outcome:
     changes = {**HARD, "max_steps": 6}
-    shared, record = test_joint.train(cell.pretrained_folder, "standard", **changes)
+    shared, record = test_multitask.train(cell.pretrained_folder, "standard", **changes)
     return {name: weight.detach().clone() for name, weight in shared.parameters().items()}, record
 
 

@@ -1,4 +1,4 @@
-"""A joint model, the regions of its tasks and what they do for each other, on pico models."""
+"""Multi-task learning on pico models: a joint model, the regions of its tasks, their unions, and what they do for each other."""
 
 import shutil
 from contextlib import chdir
@@ -9,26 +9,41 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from skill_grafting.errors import MaskError, ModelError, TrainingError
+from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, write_mask
 from skill_grafting.io import read_json
+from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.names import NAMES as LOCALIZERS
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.models.evidence import from_tensors
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import seeded_torch
 from stages.multitask import joint
 from stages.multitask.joint import JointPlan, mixed_batches, train_joint
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.level import measure_baselines
+from stages.multitask.settings import read_name
 from stages.multitask.skill import find_task_masks, task_masks
-from stages.multitask.transfer import PURIFIED, SINGLE, UNION, transfer
+from stages.multitask.transfer import PURIFIED, SINGLE, UNION, purify, summed_gradient, transfer
 from stages.workflow.core import paths
 from tests import cells, pico
 from tests.cells import SEED
-from tests.pico import all_localizers, finetune_settings, graft_settings, model_settings, runtime
+from tests.pico import (
+    all_localizers,
+    finetune_settings,
+    graft_settings,
+    localizer_settings,
+    model_settings,
+    runtime,
+    same,
+)
 
 SIZE = 0.05
 NAMES, TASKS = [*cells.TASKS], [*cells.TASKS.values()]
@@ -249,3 +264,75 @@ def test_a_region_of_another_model_is_refused(project_of):
     write_mask(path, replace(stored, about={**stored.about, "fingerprint": "0" * 64}))
     with pytest.raises(MaskError, match="was made for"):
         transfer("sgd", "movement", str(SIZE), SEED, chosen, runtime())
+
+
+# --- Unions ------------------------------------------------------------------------------------------------------
+
+
+def some(region, *indices: int) -> GraftMask:
+    return GraftMask.from_region_indices(region, torch.tensor(indices, dtype=torch.int64))
+
+
+def test_grafting_a_union_is_grafting_one_part_after_the_other(triple):
+    region, pretrained, finetuned = triple
+    one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
+    at_once, alone = (graft(pretrained, finetuned, mask) for mask in (one | other, one))
+    assert same(at_once, graft(alone, finetuned, other)) and not same(at_once, alone)
+
+
+def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerInput:
+    """Evidence about a loss that falls linearly in the entries `wanted` as they move, and rises in all others."""
+    region, pretrained, finetuned = triple
+    weights = weights or {name: values.clone().requires_grad_() for name, values in pretrained.items()}
+    sign = torch.ones(region.size)
+    sign[wanted] = -1.0
+    flat = region.flatten({name: finetuned[name] - pretrained[name] for name in region.shapes})
+
+    def gradient() -> float:
+        now = torch.cat([(weights[name] - pretrained[name]).reshape(-1) for name in region.shapes])
+        loss = (sign * now / flat).sum()
+        loss.backward()
+        return loss.detach()
+
+    base = from_tensors(*triple, np.random.default_rng(0))
+    return replace(base, weights=weights, batch_gradients=lambda _: gradient)
+
+
+SETTINGS = localizer_settings("learned", steps=10, learning_rate=3.0, offset=2.0)
+
+
+def test_purifying_swaps_harmful_entries_for_helpful_ones_and_keeps_the_size(triple):
+    start, wanted = some(triple[0], 5, 6, 30, 31), [5, 6, 7, 8]
+    assert purify(start, [linear(triple, wanted)], SETTINGS).region_indices().tolist() == wanted
+    none = SETTINGS.model_copy(update={"steps": 0})
+    assert purify(start, [linear(triple, wanted)], none).equals(start), "for nothing it changes nothing"
+
+
+def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
+    one = linear(triple, [1, 2])
+    other = linear(triple, [2, 3], one.weights)
+
+    def left_by(gradient) -> torch.Tensor:
+        """The gradient that a call leaves where there was none."""
+        for weight in one.weights.values():
+            weight.grad = None
+        gradient()
+        return triple[0].flatten({name: weight.grad for name, weight in one.weights.items()})
+
+    apart = [left_by(evidence.batch_gradients(8)) for evidence in (one, other)]
+    together = summed_gradient([one, other], 8)
+    for _ in range(2):  # what the first call leaves is not added to by the second
+        torch.testing.assert_close(left_by(together), apart[0] + apart[1])
+    assert apart[1].abs().sum() > 0  # the control
+    passed = [0, 0]
+    batches = [lambda over, task=task: passed.__setitem__(task, int(over)) or 0.0 for task in (0, 1)]
+    tasks = [replace(one, batch_gradients=lambda _, task=task: batches[task]) for task in (0, 1)]
+    summed_gradient(tasks, 8)(True)
+    assert passed == [1, 1], "resumed, a batch of each task is passed over"
+
+
+def test_a_name_may_have_the_share_of_a_base():
+    assert read_name("learned") == ("learned", 0.0) and read_name("learned_0.1") == ("learned", 0.1)
+    assert {name: read_name(name) for name in LOCALIZERS} == {name: (name, 0.0) for name in LOCALIZERS}
+    wrong = ("learned_", "learned_1.5", "learned_x", "movement_0.1", "learned_0.1_0.1", "lerned")
+    assert [read_name(name) for name in wrong] == [None] * len(wrong)
