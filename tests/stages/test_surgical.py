@@ -1,17 +1,18 @@
-"""Surgical fine-tuning: scores of layers, which layers they choose, and that those alone are trained."""
+"""Surgical fine-tuning: scores of layers, which layers they choose, that those alone are trained, and how rankings agree."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 from torchmetrics.functional import kendall_rank_corrcoef, matthews_corrcoef, spearman_corrcoef
 from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
 
-from skill_grafting.errors import ParamsError, TrainingError
+from skill_grafting.errors import DataError, ParamsError, TrainingError
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, write_json, write_rows
 from skill_grafting.metrics.classification import mcc
@@ -28,7 +29,18 @@ from skill_grafting.runtime import derive_seed, numpy_generator, permuted
 from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
 from skill_grafting.training.training import TrainPlan
 from stages.surgical import fim, robustness, surgery
+from stages.surgical.frames import CELL, best_layers, layer_text, ranked, require_distinct, selected
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
+from stages.surgical.rankings import (
+    across,
+    agreement,
+    checkpoints,
+    mask_share_in_top,
+    of_heads,
+    of_pairs,
+    rank_correlations,
+)  # fmt: skip
+from stages.surgical.rankings import chosen as scored_by
 from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining, WarmedUp
 from stages.surgical.surgery import whole_layers
@@ -138,11 +150,7 @@ def test_layers_of_real_models_have_their_known_size_and_1_is_neither_10_nor_11(
     assert {name for name in region.shapes if name.startswith(prefix)} >= {*layers[1], *layers[10], *layers[11]}
 
 
-def test_a_layer_that_is_not_there_is_refused(cell):
-    with pytest.raises(ValueError, match="there is no layer 12; the region has 12"):
-        whole_layers(cell.anatomy.region([LAYERS]), (3, 12))
-
-
+PLAN = TrainPlan(steps=20, learning_rate=0.1, batch_size=4)
 SCORES = [0.1, 0.9, 0.5, 0.5, 0.2, 0.5]
 
 
@@ -169,18 +177,38 @@ def test_random_sets_differ_and_more_draws_begin_with_the_same():
     assert chosen("random_1", 50) != chosen("random_1", 50, [0.0] * 7)
 
 
-@pytest.mark.parametrize("name", ["top", "top_0", "top_01", "all_1", "best_2", "top_1 ", "", "top_-1"])
-def test_other_names_are_refused_with_what_is_allowed(name):
-    with pytest.raises(ValueError, match="all, none, or top_K"):
-        parse(name)
+REFUSED = {
+    "a layer that isn't there": (
+        lambda cell: whole_layers(cell.anatomy.region([LAYERS]), (3, 12)), ValueError, "there is no layer 12; the region has 12"
+    ),
+    **{
+        f"the name {name!r}": (lambda _, name=name: parse(name), ValueError, "all, none, or top_K")
+        for name in ("top", "top_0", "top_01", "all_1", "best_2", "top_1 ", "", "top_-1")
+    },
+    "more layers than there are": (lambda _: chosen("top_7"), ValueError, "7 of 6 layers"),
+    "more layers than the model has": (
+        lambda _: surgery.operate("top_13", "toy", SEED, params(), runtime()), ParamsError,
+        "surgery.selections: top_13 is more than the model's 12 layers",
+    ),
+    "no look during training": (
+        lambda _: robustness.looks(12, 12), ParamsError, "robustness.every: 12 is not less than the 12 steps"
+    ),
+    "a warm-up as long as training": (
+        lambda _: replace(PLAN, warmup_steps=20), TrainingError, "the warm-up of 20 steps is not shorter than training's 20"
+    ),
+}  # fmt: skip
 
 
-def test_a_selection_larger_than_the_model_is_refused(cell):
-    with pytest.raises(ValueError, match="7 of 6 layers"):
-        chosen("top_7")
-    with pytest.raises(ParamsError, match="surgery.selections: top_13 is more than the model's 12 layers"):
-        surgery.operate("top_13", "toy", SEED, params(), runtime())
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_model_or_a_plan_does_not_allow_is_refused(cell, what):
+    do, error, words = REFUSED[what]
+    with pytest.raises(error, match=words):
+        do(cell)
+
+
+def test_what_is_just_allowed(cell):
     assert surgery.chosen_sets("top_12", "toy", SEED, params().surgery) == [(*range(12),)]
+    assert robustness.looks(12, 5) == {5, 10, 12} and robustness.looks(10, 5) == {5, 10}
 
 
 def test_aggregations_are_what_their_names_say():
@@ -323,9 +351,6 @@ def test_a_selection_is_trained_and_measured(cell):
     assert len({row["loss"] for row in record["rows"]}) == 3
 
 
-PLAN = TrainPlan(steps=20, learning_rate=0.1, batch_size=4)
-
-
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 @pytest.mark.parametrize("warmup", [0, 1, 5, 19])
 def test_a_warm_up_rises_to_the_whole_learning_rate_and_the_rest_is_as_ever(schedule, warmup):
@@ -333,12 +358,6 @@ def test_a_warm_up_rises_to_the_whole_learning_rate_and_the_rest_is_as_ever(sche
     rising = [(step + 1) / warmup for step in range(warmup)]
     falling = [1 - step / rest if schedule == "linear" else 1.0 for step in range(rest + 1)]
     assert [plan.factor(step) for step in range(21)] == [*rising, *falling]
-
-
-@pytest.mark.parametrize("warmup", [20, 10_000])
-def test_a_warm_up_as_long_as_training_is_refused(warmup):
-    with pytest.raises(TrainingError, match=f"the warm-up of {warmup} steps is not shorter than training's 20"):
-        replace(PLAN, warmup_steps=warmup)
 
 
 def test_watching_changes_nothing_and_sees_the_layers_move(cell):
@@ -359,7 +378,89 @@ def test_watching_changes_nothing_and_sees_the_layers_move(cell):
     assert rows[-1]["scores"] != rows[0]["scores"]
 
 
-def test_looks_are_during_training_and_after_it():
-    assert robustness.looks(12, 5) == {5, 10, 12} and robustness.looks(10, 5) == {5, 10}
-    with pytest.raises(ParamsError, match="robustness.every: 12 is not less than the 12 steps"):
-        robustness.looks(12, 12)
+# --- The report: rankings of layers whose order is known
+
+# score of each of four layers
+RANKED = {("cr", 13): [4, 3, 2, 1], ("cr", 21): [4, 3, 2, 1], ("qnli", 13): [1, 2, 3, 4], ("qnli", 21): [1, 2, 4, 3]}
+
+
+def series(scores):
+    rows = [(*cell, layer, value) for cell, values in scores.items() for layer, value in enumerate(values, start=1)]
+    return pd.DataFrame(rows, columns=[*CELL, "layer", "score"]).set_index([*CELL, "layer"]).score
+
+
+def examined(**axes):
+    """Scores of 4 and of 8 examples by two heads; those of 8 are ten times as high, of the second head twice."""
+    parts = []
+    for examples, head in ((4, 0), (4, 1), (8, 0), (8, 1)):
+        scores = series(RANKED) * (10 if examples == 8 else 1) * (1 + head)
+        parts.append(scores.reset_index().assign(examples=examples, head=head, target="expected", aggregation="trace"))
+    return pd.concat(parts, ignore_index=True).assign(**axes)
+
+
+def test_a_score_is_the_mean_over_heads_and_of_the_most_examples_there_are():
+    way = {"target": "expected", "aggregation": "trace"}
+    assert scored_by(examined(), 8, **way)["cr", 13].tolist() == [60, 45, 30, 15]
+    less = scored_by(examined().query("task != 'cr' or examples < 8"), 8, **way)
+    assert less["cr", 13].tolist() == [6, 4.5, 3, 1.5] and less["qnli", 13].max() == 60
+    assert of_heads(examined(), 8, **way).value.tolist() == [1] * 4 and of_heads(examined().query("head == 0"), 8, **way).empty
+
+
+def test_tasks_and_seeds_agree_as_their_orders_do_and_layers_stand_in_them():
+    tasks, seeds = across(series(RANKED))
+    assert tasks.to_dict() == pytest.approx({("cr", "qnli", 13): -1, ("cr", "qnli", 21): -0.8})
+    assert seeds["cr"].tolist() == pytest.approx([1, 1]) and seeds["qnli"].tolist() == pytest.approx([0.8, 0.8])
+    pairs = of_pairs(tasks, seeds)
+    assert pairs.apart.tolist() == pytest.approx([1.9, 1.7]), "the mean of both tasks' own less that of the pair"
+    rows = ranked(series(RANKED)).set_index("task")
+    assert rows.layers.to_dict() == {"cr": "1 2 3 4", "qnli": "3 4 2 1"}, "of equal ones the earlier layer"
+    assert rows["first"].tolist() == [0.4, 0.35] and rows.n.tolist() == [2, 2]
+
+
+def test_a_mask_is_caught_where_it_was_put():
+    regions = series({cell: [0.1, 0.1, 0.2, 0.6] for cell in RANKED}).rename("share").reset_index().assign(chance=0.25)
+    found = mask_share_in_top(series(RANKED), regions, [1, 2]).set_index(["task", "seed", "size"])
+    assert found.share["qnli", 13].tolist() == pytest.approx([0.6, 0.8])
+    assert found.share["cr", 13].tolist() == pytest.approx([0.1, 0.2])
+    assert found.chance.tolist() == pytest.approx([0.25, 0.5] * 4)
+    moved = regions.assign(step=40, moved=[4, 3, 2, 1] * 4, start=[1, 1, 1, 1] * 4)
+    both = rank_correlations(series(RANKED), regions, pd.concat([moved.assign(step=20, moved=1), moved])).set_index(CELL)
+    last = both.score_movement["cr", 13], both.score_movement["qnli", 13]
+    assert last == pytest.approx((1, -1)), "of the last step"
+    assert both.score_graft["qnli", 13] > 0.9 and both.graft_movement["cr", 13] < 0
+    even = agreement(series(RANKED), series({cell: [1] * 4 for cell in RANKED}))
+    assert even.isna().all(), "what is the same everywhere has no ranking"
+
+
+def test_a_ranking_that_turns_round_in_training_is_told_with_how_far_the_layers_moved():
+    steps = pd.DataFrame({
+        "task": "cr", "seed": 13, "step": [0] * 3 + [20] * 3, "layer": [1, 2, 3] * 2, "score": [3, 2, 1, 1, 2, 3],
+        "moved": [0.0] * 3 + [3.0, 4.0, 0.0], "start": [6.0, 8.0, 0.0] * 2, "dev_accuracy": [0.5] * 3 + [0.8] * 3,
+    })  # fmt: skip
+    rows = checkpoints(steps).set_index("step")
+    assert rows.spearman.tolist() == pytest.approx([1, -1]) and rows.kendall.tolist() == pytest.approx([1, -1])
+    assert rows.moved.tolist() == pytest.approx([0, 0.5]) and rows.dev_accuracy.tolist() == [0.5, 0.8]
+
+
+def test_draws_count_as_one_cell_and_a_share_is_kept_of_a_positive_score_alone():
+    def run(selection, kind, size, score, **more):
+        own = {"selection": selection, "kind": kind, "size": size, "task": "cr", "seed": 13, "score": score, "accuracy": score}
+        return {**own, "constant": 0.5, "trained": 10, "model_parameters": 100, "flagged": score < 0.5, **more}
+
+    runs = [run("all", "all", None, 0.8), run("none", "none", None, 0.6)]
+    runs += [run("random_2", "random", 2, score) for score in (0.4, 0.8)]
+    found = selected(pd.DataFrame(runs), half=2).set_index("selection")
+    assert found.kept.to_dict() == pytest.approx({"all": 1, "none": 0.75, "random_2": 0.75})
+    assert found.above["all"] == pytest.approx(0.2) and found.less_all["random_2"] == pytest.approx(-0.2)
+    assert found.loc["random_2", ["flagged", "runs", "best", "half"]].tolist() == [1, 2, best_layers(2), True]
+    nothing = selected(pd.DataFrame([run("all", "all", None, 0.0), *runs[2:]]), half=2)
+    assert nothing.kept.isna().all()
+
+
+def test_two_sets_of_layers_that_were_trained_alike_stop_the_report():
+    curve = [{"train_loss": 0.7}, {"train_loss": 0.6}]
+    rows = [{"task": "cr", "seed": 21, "layers": layers, "loss": 0.5, "curve": curve} for layers in ([5], [1])]
+    with pytest.raises(DataError, match="training layers 6 and training layers 2 of cr-21 gave the same loss at every"):
+        require_distinct(rows)
+    require_distinct([rows[0], {**rows[1], "loss": 0.5 + 1e-9}])
+    assert layer_text([0, 10]) == "1, 11" and layer_text([]) == "none"
