@@ -1,0 +1,770 @@
+"""The study: how a cell is measured, its masks, other ways of training it, what theory says of them, and what is computed of its rows."""
+
+import copy
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise, product
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from skill_grafting.errors import DataError, GraftError, MaskError, ModelError, ParamsError
+from skill_grafting.grafting.mask_file import StoredMask, read_mask
+from skill_grafting.io import read_json, write_json
+from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.localizers.names import NAMES
+from skill_grafting.metrics.classification import agreement
+from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from skill_grafting.models.importing import import_model
+from skill_grafting.models.label_model import LabelModel
+from skill_grafting.models.predicting import dev_score, predict
+from skill_grafting.models.structure import groups_of
+from skill_grafting.runtime import seeded_torch
+from skill_grafting.settings import AdamWParams
+from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
+from stages.study import trajectory
+from stages.study.bound import examples_for, lacking, log_all_regions, log_models, variance_term
+from stages.study.frames import bitfit, bounds, nearest, region_overlaps, saturation
+from stages.study.paradigm import finetune_and_graft, settings_of
+from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
+from stages.study.readout import read
+from stages.study.settings import Checkpoints, PeftTraining
+from stages.study.sweep import sweep
+from stages.study.trajectory import Trace, checkpoints, trace
+from stages.workflow.core import paths
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.scoring import against_finetuned, study_sets, train_set, variant_rows
+from stages.workflow.core.training import open_training
+from tests.cells import OTHER, OTHER_ROWS, SEED, TRAINING
+from tests.pico import (
+    TOY,
+    VOCABULARY,
+    all_localizers,
+    finetune_settings,
+    model_settings,
+    runtime,
+    same,
+    save_with_words,
+    toy_rows,
+    values_of,
+)
+
+TASK = "toy"
+STEPS = TRAINING.max_steps
+SPARSITIES = [0.02, 1.0]
+ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
+WATCHED = TRAINING.model_copy(update={"dropout": 0.2, "max_steps": 25})
+
+
+def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
+    """All settings of the stages."""
+    sections = {
+        "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="authors", eval_steps=3),
+        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15),
+        "study": SimpleNamespace(tasks=[TASK], test_max=0), "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
+        "readout": SimpleNamespace(learning_rates=[0.1]),
+    }  # fmt: skip
+    return SimpleNamespace(**{**sections, **changes})
+
+
+def sweep_settings(*sparsities: float) -> SimpleNamespace:
+    return SimpleNamespace(sparsities=[*sparsities])
+
+
+def paradigm_settings(**changes: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"sparsities": SPARSITIES, "adamw": ADAMW, "max_steps": 20, **changes})
+
+
+def trajectory_settings(**changes: Any) -> SimpleNamespace:
+    settings = {"every": 15, "region_step": 15, "sparsities": SPARSITIES, **changes}
+    return SimpleNamespace(checkpoints=Checkpoints(**settings))
+
+
+@pytest.fixture
+def cell(after_main, make_cell):
+    """Stands in what the main pipeline makes of a pico cell and its anchor."""
+    after_main("prompt")
+    return make_cell("prompt")
+
+
+def store_anchor(predictions: Predictions) -> None:
+    write_json(paths.card(TASK), {"task": TOY.model_dump()})
+    write_predictions(paths.stage_logits("anchor", (), TASK, SEED), predictions)
+
+
+def swept(name: str, *sparsities: float) -> list[tuple[str, dict[str, Any], StoredMask]]:
+    """The line, the record and the mask of a localizer at each size."""
+    lines = [*sweep(name, TASK, SEED, params("prompt", sweep=sweep_settings(*sparsities)), runtime())]
+    records = [read_json(paths.stage_record("sweep", (name, str(size)), TASK, SEED)) for size in sparsities]
+    masks = [read_mask(paths.sweep_mask(name, str(size), TASK, SEED)) for size in sparsities]
+    return [*zip(lines, records, masks, strict=True)]
+
+
+# --- A cell: its rows, and what it is measured against
+
+
+def test_test_sets_are_cut_to_their_first_rows_and_training_rows_come_last_if_asked_for(cell):
+    sets, more = study_sets(TASK, SEED, 7), study_sets(TASK, SEED, 7, with_train=True)
+    assert sets == {TASK: cell.rows["test"][:7], OTHER: OTHER_ROWS[:7]} and [*sets] == [TASK, OTHER]
+    assert [len(rows) for rows in study_sets(TASK, SEED, 100).values()] == [100, 30], "no more than there are"
+    assert [len(rows) for rows in study_sets(TASK, SEED, 0).values()] == [200, 30]
+    assert [*more] == [TASK, OTHER, train_set(TASK)] and more == {**sets, train_set(TASK): cell.rows["train"]}
+
+
+def test_an_opened_cell_is_pretrained_and_remembers_what_was_fine_tuned(cell):
+    opened = GraftCell.open(TASK, SEED, model_settings("prompt"), ["layers"], runtime())
+    live, before, after = opened.model.parameters(), cell.pretrained(), cell.finetuned()
+    for name in opened.region.shapes:
+        assert torch.equal(live[name], before[name]) and torch.equal(opened.pretrained[name], before[name])
+        assert torch.equal(opened.finetuned[name], after[name])
+    assert not all(torch.equal(before[name], after[name]) for name in before)  # the control
+    about = {"task": TASK, "seed": SEED, "graftable": cell.region.size, "model_parameters": cell.anatomy.parameters}
+    assert opened.about() == about
+
+
+def made_up(n: int, *variants: str, sets: tuple[str, ...] = (TASK,)) -> Predictions:
+    """Logits of a few variants, each different, on n rows of every set."""
+    labels = {name: np.arange(n) % 2 for name in sets}
+    sure = np.eye(2, dtype=np.float32)[np.arange(n) % 2]
+    logits = {name: {variant: sure * number for number, variant in enumerate(variants, 1)} for name in sets}
+    return Predictions(TOY.labels, labels, logits)
+
+
+def test_ones_own_variants_are_scored_against_the_anchors_fine_tuned_model_on_the_same_rows(project):
+    stored = made_up(6, "pretrained", FINETUNED, sets=(TASK, OTHER, train_set(TASK)))
+    store_anchor(stored)
+    mine = made_up(6, "mine", "yours", sets=(TASK, OTHER))
+    joined = against_finetuned(mine, TASK, SEED)
+    names = {name: [*variants] for name, variants in joined.logits.items()}
+    assert names == {name: ["mine", "yours", FINETUNED] for name in (TASK, OTHER)}
+    assert np.array_equal(joined.logits[OTHER][FINETUNED], stored.logits[OTHER][FINETUNED])
+    rows = variant_rows(mine, TASK, SEED, 15)
+    assert [(row["test_set"], row["variant"]) for row in rows] == [*product((TASK, OTHER), ("mine", "yours"))]
+    assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
+    with pytest.raises(DataError, match="different test rows"):
+        against_finetuned(made_up(4, "mine"), TASK, SEED)
+    paths.stage_logits("anchor", (), TASK, SEED).unlink()
+    with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
+        against_finetuned(mine, TASK, SEED)
+
+
+# --- Masks
+
+
+def test_a_mask_of_the_sweep_is_by_its_localizer_and_its_graft_is_what_is_measured(cell):
+    [(said, found, stored), (_, _, full)] = swept("movement", 0.02, 1.0)
+    k = cell.region.budget(0.02)
+    assert (
+        stored.mask.equals(movement_mask(cell.pretrained(), cell.finetuned(), cell.region, k))
+        and f"{k:,} parameters" in said
+    )
+    assert (found["stage"], found["localizer"], found["sparsity"], found["selected"]) == ("sweep", "movement", 0.02, k)
+    rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
+    assert rows == [(TASK, GRAFTED, 200), (OTHER, GRAFTED, 30)]
+    part, whole = (
+        read_predictions(paths.stage_logits("sweep", ("movement", size), TASK, SEED)).logits[TASK][GRAFTED]
+        for size in ("0.02", "1.0")
+    )
+    finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    assert full.mask.selected == cell.region.size and np.array_equal(whole, finetuned)
+    assert not np.array_equal(part, finetuned)  # the control
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mask_is_the_same_whatever_other_sizes_are_swept(cell, name):
+    alone = swept(name, 0.02)[0]
+    largest, first = swept(name, 0.1, 0.02)
+    for one in (0, 1):
+        assert alone[one] == first[one] != largest[one]
+    assert alone[2].mask.equals(first[2].mask)
+    assert not first[2].mask.equals(largest[2].mask) or name == "bias"
+
+
+def test_a_model_that_was_fine_tuned_elsewhere_is_read_out_but_for_retraining(cell):
+    swept("movement", 0.02)
+    write_json(paths.finetuned(TASK, SEED) / "training.json", {"task": TASK, "seed": SEED, "checkpoint": "elsewhere"})
+    for name in ("graft", "reset", "prune"):
+        axes = (name, "movement", "0.02")
+        assert f"readout {name} movement 0.02 toy-0" in read(axes, TASK, SEED, params("prompt"), runtime())
+    with pytest.raises(ModelError, match="fine-tuned elsewhere"):
+        read(("retrain", "movement", "0.02"), TASK, SEED, params("prompt"), runtime())
+
+
+def training_cell(mode: str) -> TrainingCell:
+    return open_training("toy", SEED, model_settings(mode), runtime())
+
+
+def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dict[str, Tensor]:
+    """The weights after training again, watched by this."""
+    return values_of(train_again(training_cell(mode), WATCHED, watch))
+
+
+# --- Fine-tuning watched
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(after_main, mode):
+    after_main(mode)
+    sets = {"toy": training_cell(mode).rows["dev"], train_set("toy"): training_cell(mode).rows["train"]}
+    seen = Trace(range(1, 26), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
+    after, unwatched = again(mode, seen.watch), values_of(finetune(training_cell(mode), WATCHED).model)
+    assert same(after, unwatched) and same(seen.kept[25], unwatched)
+    assert {values.dtype for values in seen.kept[25].values()} == {torch.float32}
+    assert not same(seen.kept[20], unwatched) and not same(seen.kept[10], seen.kept[20]), "control"
+    drawing = again(mode, lambda model: lambda: torch.rand(1))
+    assert not same(drawing, unwatched), "control: dropout draws from the same generator"
+
+
+def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
+    record, logits = (place(stage, axes, "toy", SEED) for place in (paths.stage_record, paths.stage_logits))
+    return read_json(record), read_predictions(logits)
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_the_record_of_a_trajectory(after_main, mode):
+    after_main(mode)
+    assert "3 checkpoints, 2 regions of step 15" in trace("toy", SEED, params(mode), runtime())
+    record, predictions = record_of("trajectory")
+    for variants in predictions.logits.values():
+        for step in (15, 30, STEPS):
+            np.testing.assert_array_equal(variants[f"grafted_{step}_1.0"], variants[f"checkpoint_{step}"])
+            assert not np.array_equal(variants[f"grafted_{step}_0.02"], variants[f"checkpoint_{step}"]), "control"
+    assert {*predictions.logits} == {"toy", "toy:train"} and len(predictions.labels["toy"]) == 200
+    keys = {(row["test_set"], row["variant"], row["step"], row.get("sparsity")) for row in record["rows"]}
+    steps, sets = (15, 30, STEPS), ("toy", "toy:train")
+    wanted = {(name, "checkpoint", step, None) for name in sets for step in steps}
+    assert keys == wanted | {(name, GRAFTED, step, share) for name in sets for step in steps for share in SPARSITIES}
+    assert len(record["rows"]) == len(keys) and record["region_step"] == 15
+    last = [row for row in record["rows"] if row["variant"] == "checkpoint" and row["step"] == STEPS]
+    assert [row["agreement"] for row in last] == [1, 1], "it is the anchor's fine-tuned model"
+    (small,) = {row["selected"] for row in record["rows"] if row.get("sparsity") == 0.02}
+    assert small == int(0.02 * record["graftable"])
+
+
+def test_regions_are_learned_from_what_the_checkpoint_says(after_main, monkeypatch):
+    after_main("standard")
+    evidence_of, heads = trajectory.evidence_of, []
+
+    def gather(cell: GraftCell, *rest: Any) -> Any:
+        live = cell.model.parameters()
+        heads.extend(torch.equal(live[name], cell.finetuned[name]) for name in cell.head)
+        return evidence_of(cell, *rest)
+
+    gathered = Mock(side_effect=gather)
+    monkeypatch.setattr(trajectory, "evidence_of", gathered)
+    few = TRAINING.model_copy(update={"max_steps": 4})
+    trace("toy", SEED, params(finetune=few, trajectory=trajectory_settings(every=2, region_step=2)), runtime())
+    labels = [[row["label"] for row in call.args[2]] for call in gathered.call_args_list]
+    said = record_of("trajectory")[1].logits["toy:train"]["checkpoint_2"].argmax(1)
+    assert labels == 2 * [[TOY.labels[index] for index in said]]
+    assert labels[0] != [row["label"] for row in training_cell("standard").rows["train"]], "control: it errs on some"
+    assert heads and all(heads), "under the head that the checkpoint had"
+
+
+def test_another_end_of_training_is_said(after_main):
+    after_main("standard")
+    for decay, equal in ((0.5, False), (TRAINING.weight_decay, True)):
+        settings = TRAINING.model_copy(update={"weight_decay": decay})
+        line = trace("toy", SEED, params(finetune=settings), runtime())
+        assert ("near, not at" in line) is not equal and record_of("trajectory")[0]["equals_finetuned"] is equal
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"region_step": 20}, r"trajectory\.checkpoints\.region_step: 20 is not a checkpoint; there is one every 15 steps"),
+        ({"region_step": 45}, r"trajectory\.checkpoints\.region_step: 45 is not a checkpoint; .* the last after 40"),
+        ({"every": 41, "region_step": 41}, r"trajectory\.checkpoints\.every: 41 is more than the 40 steps of fine-tuning"),
+    ],
+)  # fmt: skip
+def test_checkpoints_that_are_not_there_are_refused_before_training(after_main, monkeypatch, changes, said):
+    after_main("standard")
+    monkeypatch.setattr(trajectory, "train_again", None)
+    with pytest.raises(ParamsError, match=said) as error:
+        trace("toy", SEED, params(trajectory=trajectory_settings(**changes)), runtime())
+    assert isinstance(error.value, GraftError) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("steps", "every", "due"), [(25, 10, [10, 20, 25]), (30, 10, [10, 20, 30]), (25, 25, [25])])
+def test_checkpoints_are_evenly_apart_and_end_with_the_last_step(steps, every, due):
+    assert checkpoints(steps, trajectory_settings(every=every, region_step=due[-1]).checkpoints) == due
+
+
+# --- Other ways of fine-tuning
+GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
+
+
+@pytest.mark.parametrize(
+    ("paradigm", "mode"), [("sgd", "standard"), ("adamw", "standard"), ("adamw_l1", "standard"), ("standard", "prompt")]
+)
+def test_the_record_of_a_paradigm(after_main, paradigm, mode):
+    after_main(mode)
+    before = {path.name for path in paths.FINETUNED.rglob("*")}
+    assert f"paradigm {paradigm} toy-{SEED}: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
+    record, predictions = record_of("paradigm", paradigm)
+    assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
+    keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
+    grafts = {(name, kind, share) for name in ("toy", OTHER) for kind in GRAFTS for share in SPARSITIES}
+    assert keys == grafts | {("toy", FINETUNED, None), (OTHER, FINETUNED, None)} and len(record["rows"]) == len(keys)
+    for row in record["rows"]:
+        logits = predictions.logits[row["test_set"]]
+        name = f"{row['variant']}_{row['sparsity']}" if "sparsity" in row else FINETUNED
+        assert row["agreement"] == agreement(logits[name], logits[FINETUNED]), "of the paradigm's own model"
+        assert row.get("sparsity") in (None, 0.02) or np.array_equal(logits[name], logits[FINETUNED])
+    assert {row["selected"] for row in record["rows"] if row.get("sparsity") == 1.0} == {record["graftable"]}
+    assert {path.name for path in paths.FINETUNED.rglob("*")} == before, "no model is stored"
+
+
+def test_a_new_head_is_another_way_than_the_prompt(after_main):
+    after_main("prompt")
+    logits = {}
+    for paradigm in ("sgd", "standard"):
+        finetune_and_graft(paradigm, "toy", SEED, params("prompt"), runtime())
+        logits[paradigm] = record_of("paradigm", paradigm)[1].logits["toy"][FINETUNED]
+    assert not np.allclose(logits["sgd"], logits["standard"], atol=0.1)
+
+
+def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(after_main):
+    after_main("prompt")
+    start: dict[str, Tensor] = {}
+
+    def watch(model: LabelModel) -> Callable[[], object]:
+        start.update({name: values.detach().clone() for name, values in model.parameters().items()})
+        return lambda: None
+
+    after = again("standard", watch)
+    moved = {name for name, values in after.items() if not torch.equal(values, start[name])}
+    assert {"bert.pooler.dense.weight", "classifier.weight"} <= moved
+    assert not any("embeddings" in name for name in moved), "control: what the checkpoint has stays where it is to"
+
+
+def test_a_movement_graft_is_as_large_as_the_learned_one(after_main):
+    after_main("prompt")
+    finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
+    record, _ = record_of("paradigm", "adamw")
+    sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
+    assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])
+
+
+def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
+    plain = finetune_settings(optimizer="adamw", l1=0.5, learning_rates=[0.1, 0.2])
+    changes = {
+        "sgd": {"optimizer": "sgd", "l1": 0.0, "learning_rates": [0.1, 0.2], "weight_decay": 0.0},
+        "adamw": {"optimizer": "adamw", "l1": 0.0, "learning_rates": [3e-3], "weight_decay": 0.01},
+        "adamw_l1": {"optimizer": "adamw", "l1": 0.001, "learning_rates": [3e-3], "weight_decay": 0.01},
+    }
+    for name, changed in changes.items():
+        assert vars(settings_of(name, plain, ADAMW)) == vars(plain) | changed
+
+
+TINY = {
+    "sweep.sparsities": (lambda *rest: [*sweep("movement", *rest)], {"sweep": sweep_settings(0.02, 1e-9)}),
+    "paradigm.sparsities": (
+        lambda *rest: finetune_and_graft("adamw", *rest),
+        {"paradigm": paradigm_settings(sparsities=[1e-9])},
+    ),
+    "trajectory.checkpoints.sparsities": (trace, {"trajectory": trajectory_settings(sparsities=[1e-9])}),
+}
+
+
+@pytest.mark.parametrize("setting", TINY)
+def test_a_region_of_less_than_one_parameter_is_one_clear_error_that_stores_nothing(after_main, setting):
+    after_main("standard")
+    run, changes = TINY[setting]
+    with pytest.raises(
+        MaskError, match=rf"^{re.escape(setting)}: 1e-09 of [\d,]+ graftable parameters is less than one"
+    ) as end:
+        run(TASK, SEED, params(**changes), runtime())
+    assert "\n" not in str(end.value)
+    assert not paths.SWEEP.exists() and not (paths.METRICS / setting.partition(".")[0]).exists()
+
+
+# --- Parameter-efficient methods
+
+WIDTH, LAYERS = 32, 2
+KINDS = [
+    ("bert", "standard"), ("bert", "prompt"), ("roberta", "prompt"), ("gpt2", "standard"), ("gpt2", "autoregressive"), ("llama", "autoregressive"),
+    ("mpnet", "prompt"), ("distilbert", "prompt"), ("albert", "prompt"), ("deberta-v2", "prompt"),
+    ("modernbert", "prompt"), ("gpt_neox", "autoregressive"), ("opt", "autoregressive"),
+]  # fmt: skip
+# the head of standard mode: 2 labels; BERT's has a bias
+HEADS = {"bert": 2 * WIDTH + 2, "gpt2": 2 * WIDTH}
+# inputs + outputs of the matrices that LoRA updates: query and value; query, key and value in one; one value head of two
+LORA = {"llama": 2 * WIDTH + WIDTH + WIDTH // 2}
+
+
+def folder_of(folder, kind):
+    """A language model of this kind beside the word tokenizer."""
+    sizes = {
+        "vocab_size": len(VOCABULARY), "hidden_size": WIDTH, "dim": WIDTH, "embedding_size": WIDTH, "word_embed_proj_dim": WIDTH,
+        "intermediate_size": 64, "hidden_dim": 64, "ffn_dim": 64, "num_hidden_layers": LAYERS, "n_layers": LAYERS,
+        "num_attention_heads": 2, "n_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+    }  # fmt: skip
+    known = dir(AutoConfig.for_model(kind))
+    config = AutoConfig.for_model(kind, **{name: size for name, size in sizes.items() if name in known})
+    with seeded_torch("masked"):
+        model = (AutoModelForCausalLM if kind in ("gpt_neox", "opt") else AutoModelForMaskedLM).from_config(config)
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.15)
+    return save_with_words(model, folder)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory, pico_bert, pico_gpt2, pico_llama):
+    ready = {"bert": pico_bert, "gpt2": pico_gpt2, "llama": pico_llama}
+    others = {kind for kind, _ in KINDS} - {*ready} | {"squeezebert"}
+    return ready | {kind: folder_of(tmp_path_factory.mktemp(kind), kind) for kind in sorted(others)}
+
+
+@pytest.fixture
+def load(folders):
+    """load(kind, mode): a fresh model, the same one every time."""
+
+    def fresh(kind: str, mode: str) -> LabelModel:
+        with seeded_torch("test"):
+            return LabelModel.load(folders[kind], TOY, model_settings(mode), runtime())
+
+    return fresh
+
+
+def attached(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
+    """attach, drawing the same numbers every time: a bottleneck of few ReLUs may start dead."""
+    with seeded_torch("test", method):
+        return attach(model, method, size)
+
+
+def closed_form(kind: str, method: str, size: int) -> int:
+    bottleneck = 2 * WIDTH * size + WIDTH + size
+    of_block = {"lora": size * LORA.get(kind, 4 * WIDTH), "houlsby": 2 * bottleneck, "pfeiffer": bottleneck}[method]
+    return of_block * (1 if kind == "albert" else LAYERS)
+
+
+def every_value(model: LabelModel) -> dict[str, Tensor]:
+    """Copies of all parameters and buffers; a matrix that LoRA updates under the name it had before."""
+    values = model.model.state_dict()
+    return {name.replace(".base_layer.", "."): value.clone() for name, value in values.items()}
+
+
+def descend(model: LabelModel, steps: int = 3) -> None:
+    """A few steps of an optimizer that is handed every parameter and moves those that have a gradient."""
+    optimizer = torch.optim.AdamW(model.model.parameters(), lr=0.01, weight_decay=0.1)
+    batch = model.batch(model.encode(toy_rows(16)))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model.logits(batch), batch.labels).backward()
+        optimizer.step()
+
+
+def changed(before: dict[str, Tensor], model: LabelModel) -> set[str]:
+    """Names of what is new or has moved."""
+    after = every_value(model)
+    assert before.keys() <= after.keys(), "nothing is lost"
+    return {name for name, value in after.items() if name not in before or not torch.equal(before[name], value)}
+
+
+def of_each(test):
+    """Of every method in every kind of model."""
+    return pytest.mark.parametrize("method", METHODS)(pytest.mark.parametrize(("kind", "mode"), KINDS)(test))
+
+
+@of_each
+def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method):
+    model, size = load(kind, mode), 3
+    examples = model.encode(toy_rows(20))
+    plain = predict(model, examples)
+    trained = attached(model, method, size)
+    expected, head = closed_form(kind, method, size), HEADS[kind] if mode == "standard" else 0
+    count = {"parameters": expected, "with_head": expected + head, "share": expected / 1000}
+    assert trained_parameters(model, trained, 1000) == count
+    assert torch.equal(predict(model, examples), plain)
+    with torch.no_grad(), seeded_torch("other weights"):
+        for name, weight in trained.items():
+            if "lora" in name or "adapter" in name:
+                weight.normal_(std=0.3)
+    assert float((predict(model, examples) - plain).abs().max()) > 1e-3, "control: what was inserted is used"
+
+
+@of_each
+def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_model(load, kind, mode, method):
+    model, other = load(kind, mode), load(kind, mode)
+    before, head = every_value(model), {name for name, group in groups_of(model).items() if group == "head"}
+    trained = attached(model, method, 4)
+    assert bool(head) == (mode == "standard") and head <= {*trained}
+    assert {name for name, weight in model.parameters().items() if weight.requires_grad} == {*trained}
+    start = {name: weight.detach().clone() for name, weight in trained.items()}
+    descend(model)
+    assert changed(before, model) == {*trained}
+    assert all(not torch.equal(start[name], weight) for name, weight in trained.items()), "each of them did move"
+    attached(other, method, 4)
+    examples = model.encode(toy_rows(20))
+    assert not torch.equal(predict(other, examples), predict(model, examples)), "control"
+    other.put({name: weight.detach() for name, weight in trained.items()})
+    assert torch.equal(predict(other, examples), predict(model, examples))
+    groups = groups_of(model)
+    assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+@pytest.mark.parametrize(("kind", "path"), [("bert", "bert.encoder.layer.0.attention.self.query"), ("gpt2", "transformer.h.0.attn.c_attn")])  # fmt: skip
+def test_lora_adds_twice_b_a_at_any_rank(load, kind, path, rank):
+    model = load(kind, "prompt" if kind == "bert" else "autoregressive")
+    plain = copy.deepcopy(model.model.get_submodule(path))
+    trained = attached(model, "lora", rank)
+    down, up = (trained[f"{path}.lora_{part}.default.weight"] for part in "AB")
+    hidden = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        up.normal_(generator=torch.Generator().manual_seed(1))
+        expected = plain(hidden) + 2 * hidden @ down.T @ up.T
+        assert torch.allclose(model.model.get_submodule(path)(hidden), expected, atol=1e-5)
+        assert not torch.allclose(plain(hidden), expected, atol=1e-2), "control"
+
+
+@pytest.mark.parametrize(("method", "activation"), [("houlsby", torch.nn.functional.gelu), ("pfeiffer", torch.relu)])
+def test_a_bottleneck_is_added_to_what_the_projection_gives(load, method, activation):
+    model = load("bert", "prompt")
+    path = "bert.encoder.layer.0.output.dense"
+    plain = copy.deepcopy(model.model.get_submodule(path))
+    part = {name.removeprefix(f"{path}.adapter."): weight for name, weight in attached(model, method, 4).items()}
+    hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        part["up.weight"].fill_(0.5)
+        part["up.bias"].fill_(0.1)
+        before = plain(hidden)
+        inner = activation(before @ part["down.weight"].T + part["down.bias"])
+        expected = before + inner @ part["up.weight"].T + part["up.bias"]
+        assert torch.allclose(model.model.get_submodule(path)(hidden), expected, atol=1e-5)
+    assert 0 < float(part["down.weight"].detach().abs().max()) <= 0.02, "cut off at twice the deviation"
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "size", "said"),
+    [
+        ("bert", "housby", 2, r"'housby': no such parameter-efficient method \(did you mean 'houlsby'\?\); known: lora, houlsby, pfeiffer$"),
+        *(("bert", method, 0, f"{method}: 0 is not allowed as its size: should be 1 or more$") for method in METHODS),
+        *(("squeezebert", method, 1, "SqueezeBertForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_inserted_is_refused_and_the_model_untouched(load, kind, method, size, said):
+    model = load(kind, "prompt")
+    before = every_value(model)
+    with pytest.raises(ModelError, match=f"^{said}"):
+        attach(model, method, size)
+    assert not changed(before, model)
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory, folders):
+    """imported(kind, mode): (folder, anatomy), made once."""
+    made = {}
+
+    def make(kind: str, mode: str):
+        if (kind, mode) not in made:
+            folder = tmp_path_factory.mktemp(f"{kind}-{mode}") / "pretrained"
+            made[kind, mode] = (folder, import_model(folders[kind], model_settings(mode), folder))
+        return made[kind, mode]
+
+    return make
+
+
+ROWS = {"train": toy_rows(32, 1), "dev": toy_rows(32, 2)}
+
+
+def trained_cell(folder, mode, name, seed=0, on_step=lambda: None, steps=12, rates=(1e-2,)):
+    """The trained model, what was trained of it, and the record."""
+    training = PeftTraining(learning_rates=[*rates], weight_decay=0.01, clip_norm=1.0)
+    cell = TrainingCell(TOY, seed, ROWS, model_settings(mode), runtime(), folder)
+    return train_efficiently(cell, name, plans_of(training, {"batch_size": 8, "steps": steps}), on_step)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), [("bert", "standard"), ("gpt2", "autoregressive")])
+def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest(imported, kind, mode, method):
+    folder, anatomy = imported(kind, mode)
+    steps = []
+    model, weights, record = trained_cell(folder, mode, f"{method}_2", on_step=lambda: steps.append(1))
+    plain = every_value(LabelModel.load(folder, TOY, model_settings(mode), runtime()))
+    moved = {name for name in changed(plain, model) if name in plain}
+    assert moved == {*anatomy.names(["head"])}
+    assert len(steps) == 12 and [point["step"] for point in record["curve"]] == [10, 12]
+    size = trained_parameters(model, weights, 1)
+    assert size["parameters"] == size["share"] == closed_form(kind, method, 2)
+    measured = record["dev_accuracy"], -record["grid"][0]["dev_loss"]
+    assert measured == dev_score(model, model.encode(ROWS["dev"]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dev_chooses_the_rate_at_which_the_task_is_learned(imported, method):
+    folder, _ = imported("bert", "prompt")
+    rates, seen = [1e-9, 1e-2, 1e-8], []
+    _, _, record = trained_cell(folder, "prompt", f"{method}_8", steps=60, rates=rates, on_step=lambda: seen.append(1))
+    assert [point["learning_rate"] for point in record["grid"]] == rates and len(seen) == 3 * 60
+    assert record["chosen"]["learning_rate"] == 1e-2 and record["chosen"]["steps"] == 60
+    losses = [point["dev_loss"] for point in record["grid"]]
+    assert losses[1] < 0.7 * min(losses[0], losses[2]), "control: others learn nothing"
+    assert record["curve"][-1]["train_loss"] < 0.7 * record["curve"][0]["train_loss"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_seed_gives_one_result_and_another_seed_another(imported, method):
+    folder, _ = imported("bert", "standard")
+    state = torch.get_rng_state()
+    cells = (trained_cell(folder, "standard", f"{method}_2", seed)[0] for seed in (3, 3, 4))
+    first, again, other = map(every_value, cells)
+    assert torch.equal(torch.get_rng_state(), state), "the global random state neither matters nor changes"
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
+
+
+# --- The generalization bound: the paper's formula
+
+SMALL = log_models(5)
+
+
+def test_terms_computed_by_hand():
+    # 5 * ln 2^32 = 110.9035, ln 20 = 2.9957
+    assert variance_term(SMALL, 10_000, 0.05) == pytest.approx(2 * math.sqrt((110.903549 + 2.995732) / 10_000), 1e-7)
+    assert variance_term(log_models(8500), 4096, 0.05) > 1, "the paper's own sizes"
+    any_mask = log_models(5, log_all_regions(5, 85_000_000))
+    assert any_mask == pytest.approx(5 * (32 * math.log(2) + math.log(85_000_000)))
+    assert log_models(5, values=2) == pytest.approx(5 * math.log(2))
+    assert lacking(0.2, 0.15) == pytest.approx(0.05) and lacking(0.1, 0.15) == 0, "better than the other lacks nothing"
+
+
+def test_it_grows_with_the_parameters_and_falls_with_examples_and_doubt():
+    by_size = [variance_term(log_models(s), 1000, 0.1) for s in (0, 1, 10, 100)]
+    by_examples = [variance_term(SMALL, n, 0.1) for n in (1, 10, 100, 1000)]
+    by_delta = [variance_term(SMALL, 1000, delta) for delta in (0.001, 0.01, 0.1, 0.9)]
+    assert all(left < right for left, right in pairwise(by_size))
+    assert all(left > right for row in (by_examples, by_delta) for left, right in pairwise(row))
+    assert by_examples[0] == pytest.approx(10 * by_examples[2]), "like one over the root of the examples"
+
+
+@pytest.mark.parametrize("selected", [1, 85, 8500])
+@pytest.mark.parametrize("target", [0.013, 0.1, 1.0])
+@pytest.mark.parametrize("delta", [0.05, 0.5])
+def test_as_many_examples_as_a_target_takes_and_not_one_fewer(selected, target, delta):
+    models = log_models(selected, 3.0)
+    examples = examples_for(models, target, delta)
+    assert variance_term(models, examples, delta) <= target * (1 + 1e-12)
+    assert variance_term(models, examples - 1, delta) > target
+
+
+def test_it_holds_for_a_class_that_can_be_counted():
+    """All 2^6 models of six thresholds that guess coins: train error strays no further than half the variance term."""
+    generator, delta, examples, broken = np.random.default_rng(0), 0.2, 50, 0
+    for _ in range(300):
+        train_errors = generator.binomial(examples, 0.5, size=2**6) / examples
+        broken += 2 * np.abs(train_errors - 0.5).max() > variance_term(log_models(6, values=2), examples, delta)
+    assert broken <= 300 * delta
+    strayed = 2 * np.abs(train_errors - 0.5).max()
+    assert strayed > variance_term(0.0, 50_000, delta), "control: a smaller bound would not hold"
+
+
+@pytest.mark.parametrize(("examples", "delta"), [(0, 0.1), (10, 0.0), (10, 1.0)])
+def test_what_has_no_bound_is_refused(examples, delta):
+    with pytest.raises(ValueError, match="must be"):
+        variance_term(SMALL, examples, delta)
+
+
+@pytest.fixture
+def frames() -> dict[str, pd.DataFrame]:
+    """Graft and retraining of two seeds: errors on (train, test) of (5, 10) and (1, 9) %, fine-tuned 8 % on test."""
+    accuracies = {"graft": (0.95, 0.90), "retrain": (0.99, 0.91), FINETUNED: (1.0, 0.92)}
+    rows = [
+        {"task": "toy", "seed": seed, "readout": name, "variant": name, "localizer": "learned", "sparsity": 0.01, "where": where,
+         "n": n, "accuracy": value, "selected": 20, "graftable": 2000}
+        for name, (train, test) in accuracies.items()
+        for seed in (13, 21)
+        for where, n, value in (("id", 600, test + (17 - seed) / 400), ("train", 128, train))
+    ]  # fmt: skip
+    every = pd.DataFrame(rows)
+    whole = every.variant == FINETUNED
+    return {"anchor": every[whole], "readout": every[~whole]}
+
+
+def test_a_bound_is_the_sum_of_what_was_measured_and_proved(frames):
+    graft, retrain = bounds(frames).itertuples()
+    assert (graft.model, retrain.model, graft.cells) == ("graft", "retrain", 2)
+    assert (graft.train, graft.test) == pytest.approx((0.05, 0.10))
+    assert (retrain.selected, retrain.examples) == (20, 128)
+    assert graft.variance == pytest.approx(variance_term(log_models(20), 128, 0.025))
+    assert retrain.variance == pytest.approx(variance_term(log_models(20), 128, 0.05))
+    free = variance_term(log_models(20, log_all_regions(20, 2000)), 128, 0.05)
+    assert retrain.any == pytest.approx(free + 0.01)
+    assert graft.bound == pytest.approx(graft.variance + 0.04 + 0.01)
+    assert retrain.bound == pytest.approx(retrain.variance + 0.01)
+    assert retrain.needed == examples_for(log_models(20), 1.0, 0.05) < retrain.needed_any
+
+
+def test_a_bound_of_enough_examples_is_not_vacuous(frames):
+    readout = frames["readout"]
+    many = frames | {"readout": readout.assign(n=readout.n.where(readout["where"] != "train", 10_000))}
+    assert (bounds(frames).bound > 1).all() and (bounds(many).bound < 1).all()
+
+
+def test_without_training_rows_or_one_of_the_readouts_there_is_no_bound(frames):
+    readout = frames["readout"]
+    for part in (readout[readout["where"] != "train"], readout[readout.readout == "graft"], readout[:0]):
+        assert bounds(frames | {"readout": part}).empty
+    assert bounds(frames | {"anchor": frames["anchor"][:0]}).bias.isna().all()
+
+
+# --- What is computed of rows, by hand
+
+
+def test_the_nearest_size_is_the_smaller_of_two_as_near():
+    assert nearest([0.01, 0.001, float("nan")]) == 0.001
+    assert nearest([0.0002, 0.0]) == 0.0
+    assert nearest([]) is None
+
+
+def test_bitfit_is_of_all_biases():
+    sizes = {0.001: 10, 0.01: 60, 0.1: 60}
+    rows = [
+        {"readout": "retrain", "localizer": "bias", "sparsity": size, "selected": n, "graftable": 10_000}
+        for size, n in sizes.items()
+    ]
+    assert [*bitfit(pd.DataFrame(rows)).sparsity] == [0.01], "10 of 10 may be some of them, 60 of 100 are all"
+
+
+def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
+    shared = {"localizer": "learned", "sparsity": 0.01, "chance": 0.01}
+    own = [
+        shared | {"task": task, "first": 1, "second": 2, "overlap": share}
+        for task, share in (("one", 0.4), ("two", 0.2))
+    ]
+    other = [shared | {"seed": 1, "first": "one", "second": "two", "overlap": 0.1}]
+    frames = {"seed_overlap": pd.DataFrame(own), "task_overlap": pd.DataFrame(other)}
+    [line] = region_overlaps(frames).itertuples()
+    assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
+    [line] = region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).itertuples()
+    assert line.own != line.own, "without its own there is nothing to compare"
+
+
+def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
+    start = {"variant": "pretrained", "score": 0.5}
+    scores = {
+        ("checkpoint", None): (0.6, 0.7, 0.9),
+        ("grafted", 0.1): (0.69, 0.7, 0.7),
+        ("grafted", 0.01): (0.5, 0.5, 0.6),
+    }
+    rows = [
+        {"variant": variant, "sparsity": size, "step": step, "score": score}
+        for (variant, size), row in scores.items()
+        for step, score in zip((10, 20, 40), row, strict=True)
+    ]
+    cell = {"task": "one", "seed": 1, "where": "id"}
+    frames = {"anchor": pd.DataFrame([start | cell]), "trajectory": pd.DataFrame([row | cell for row in rows])}
+    [line] = saturation(frames, 0.05).itertuples()
+    assert (line.graft, line.model) == (0.25, 1.0)
+    assert saturation(frames, 0.3).empty, "the graft gains 20 points"
