@@ -2,10 +2,9 @@
 
 from skill_grafting import runtime
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for, write_mask
-from skill_grafting.localizers.evidence import counted
 from skill_grafting.localizers.movement import order_within, rank_by_movement
 from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
-from skill_grafting.progress import progress
+from skill_grafting.progress import each_pass, progress
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.settings import MODEL, load_params
@@ -22,9 +21,8 @@ def main(task: str, seed: int) -> None:
     by_movement = localizer_of(name).rank is rank_by_movement
     order = order_within(moved.mask, cell.pretrained, moved.values) if by_movement else None
     budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")
-    train = cell.rows("train")
-    with progress(f"mask {task}-{seed}", None, "example") as bar:
-        evidence = counted(evidence_of(cell, name, train, cell.rows("dev")), len(train), bar.update)
+    evidence = evidence_of(cell, name, cell.rows("train"), cell.rows("dev"))
+    with progress(f"mask {task}-{seed}", None, "pass") as bar, each_pass(cell.model.model, bar.update):
         found = find_mask(name, evidence, getattr(params.localizer, name), budget, order)
     mask = found.mask
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}

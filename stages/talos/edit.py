@@ -11,8 +11,7 @@ its mask the movement mask of that size.
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ from skill_grafting.metrics.classification import accuracy, majority_share, stan
 from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from skill_grafting.metrics.predictions import Predictions
 from skill_grafting.metrics.variants import PRETRAINED
-from skill_grafting.models.fisher import Mode, backward_passes
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.progress import progress
@@ -90,14 +88,13 @@ def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> T
 def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     """Choose the mask, and train it from the pretrained backbone."""
     start = time.monotonic()
-    mask, examples = choose_mask(method, cell, params)
+    mask = choose_mask(method, cell, params)
     chosen = time.monotonic()
     plans = plans_of(params.edit.training, chosen_point(cell.task, cell.seed))
     steps = sum(plan.steps for plan in plans)
     with progress(f"edit {method} {cell.task}-{cell.seed}", steps, "step") as bar:
         plan, values, record = best_of(method, cell, mask, plans, bar.update)
     cost = {
-        "gradient_examples": examples,
         "calibration_seconds": chosen - start,
         "steps": steps,
         "train_seconds": time.monotonic() - chosen + regained_seconds(),
@@ -107,29 +104,21 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     return mask, values, {"cost": cost, **record}
 
 
-def choose_mask(method: str, cell: GraftCell, params: Params) -> tuple[GraftMask, int]:
-    """The mask that a method trains, and the backward passes of single examples that it took; raises MaskError."""
+def choose_mask(method: str, cell: GraftCell, params: Params) -> GraftMask:
+    """The mask that a method trains; raises MaskError if its localizer finds fewer parameters than asked for."""
     if method in (MATCHED, LINEAR):
-        return GraftMask.full(cell.region), 0
+        return GraftMask.full(cell.region)
     if method == ATTENTION:
-        return attention_mask(cell.region), 0
-    rows, passes = cell.rows("train"), []
-    evidence = evidence_of(cell, method, rows, cell.rows("dev"))
-    labels = len(cell.model.task.labels)
-
-    def counted(n: int, mode: Mode = "empirical", draws: int = 1, *generator: torch.Generator) -> Mapping[str, Tensor]:
-        passes.append(min(n, len(rows)) * backward_passes(mode, labels, draws))
-        return evidence.squared_gradients(n, mode, draws, *generator)
-
+        return attention_mask(cell.region)
+    evidence = evidence_of(cell, method, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, params.talos.sparsity, params.graft.rule, "talos.sparsity")
-    counting = replace(evidence, squared_gradients=counted)
-    mask = find_mask(method, counting, getattr(params.localizer, method), budget).mask
+    mask = find_mask(method, evidence, getattr(params.localizer, method), budget).mask
     if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "
             f"asks for {budget.k:,}; lower it, or leave {method} out"
         )
-    return mask, sum(passes)
+    return mask
 
 
 def attention_mask(region: Region) -> GraftMask:

@@ -26,7 +26,6 @@ from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
 from skill_grafting.models.evidence import draws, evidence_about, from_tensors
 from stages.workflow.core.cells import GraftCell
 from tests.imports import closure
-from tests.memory import PeakBytes
 from tests.pico import localizer_settings, same
 
 ROOT = Path(__file__).parents[2]
@@ -94,22 +93,6 @@ class Quadratic:
 @pytest.fixture
 def quadratic(triple):
     return Quadratic(*triple)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if localizer_of(name).arrays])
-def test_a_localizer_makes_as_many_arrays_of_the_region_as_it_says(name):
-    region, generator = (
-        Region({f"tensor{number}": (100, 200) for number in range(10)}),
-        torch.Generator().manual_seed(0),
-    )
-    *models, squares = (
-        {tensor: torch.rand(shape, generator=generator) for tensor, shape in region.shapes.items()} for _ in range(3)
-    )
-    evidence = Quadratic(region, *models).evidence(squares)
-    with PeakBytes() as counted:
-        find_mask(name, evidence, localizer_settings(name), Budget(200))
-    # the quadratic's own gradient is an array more
-    assert localizer_of(name).arrays - 1.1 < counted.peak / 4 / region.size < localizer_of(name).arrays + 1.2
 
 
 # --- The contract, for each of them ----------------------------------------------------------------------------

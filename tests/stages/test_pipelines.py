@@ -317,7 +317,7 @@ def test_records_of_task_arithmetic_say_what_was_chosen_and_what_it_took(base):
         curve, alpha = dict(negated["control_curve"]), negated["alpha"]
         assert negated["control"] == "domain" and (alpha == 0 or curve[alpha] >= 0.95 * curve[0.0])
     cost = record_of(base.files, "edit", "talos")["cost"]
-    assert cost["gradient_examples"] == 2 * 8 and cost["trained"] * 8 == cost["optimizer_bytes"]
+    assert cost["trained"] * 8 == cost["optimizer_bytes"]
     assert cost["peak_bytes"] > 0 and cost["train_seconds"] > 0
 
 

@@ -28,9 +28,6 @@ class Attribution(LocalizerSettings):
     )
     sign: Literal["signed", "magnitude"] = Field("magnitude", description="signed: harmful movement comes last")
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        return len(self.path_points) * rows
-
 
 def rank_by_attribution(evidence: LocalizerInput, settings: Attribution, k: int) -> Tensor:
     """Region indices of the k parameters with the largest attribution.
@@ -65,5 +62,5 @@ def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Ca
 
 
 LOCALIZER = Localizer(
-    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution
+    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution, half=True
 )

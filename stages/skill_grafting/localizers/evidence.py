@@ -1,8 +1,8 @@
 """The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from ..grafting.apply import graft_into, put_all
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 
-Result = TypeVar("Result")
 # called with a tensor's name, the number of the point, and the gradient there
 Take = Callable[[str, int, Tensor], object]
 
@@ -83,23 +82,3 @@ class LocalizerInput:
     def put_graft(self, mask: GraftMask) -> None:
         """Overwrite the weights with the graft of a mask."""
         graft_into(self.weights, self.pretrained, self.finetuned, mask)
-
-
-def counted(evidence: LocalizerInput, train: int, note: Callable[[int], object]) -> LocalizerInput:
-    """The same evidence of `train` training examples, which notes before each gradient of how many it is taken."""
-
-    def noting(function: Callable[..., Result], examples: Callable[..., int]) -> Callable[..., Result]:
-        def noted(*arguments: Any) -> Result:
-            note(examples(*arguments))
-            return function(*arguments)
-
-        return noted
-
-    streamed = evidence.tensor_gradients
-    return replace(
-        evidence,
-        tensor_gradients=streamed and noting(streamed, lambda points, _: train * len(points)),
-        batch_gradients=lambda size: noting(evidence.batch_gradients(size), lambda *_: min(size, train)),
-        full_gradient=noting(evidence.full_gradient, lambda: train),
-        squared_gradients=noting(evidence.squared_gradients, lambda n, *_: min(n, train)),
-    )

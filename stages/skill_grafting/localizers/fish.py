@@ -14,9 +14,6 @@ class Fish(LocalizerSettings):
 
     examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        return min(self.examples, rows)
-
 
 def rank_by_fisher(evidence: LocalizerInput, settings: Fish, k: int) -> Tensor:
     """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
@@ -33,5 +30,4 @@ LOCALIZER = Localizer(
     rank_by_fisher,
     rank_needs_model=True,
     settings=Fish,
-    arrays=2,
 )

@@ -23,9 +23,6 @@ class Grown(LocalizerSettings):
 
     rounds: Positive = Field(3, description="gradients, each at the graft so far")
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        return self.rounds * rows
-
 
 def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
     """The mask of budget.k parameters: the first third of the budget from `order`, the others added in rounds.
@@ -58,4 +55,6 @@ def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient:
     return gain
 
 
-LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown)
+LOCALIZER = Localizer(
+    "moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown, half=True
+)

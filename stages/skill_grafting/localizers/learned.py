@@ -65,9 +65,6 @@ class Learning(LocalizerSettings):
     )
     eval_steps: Positive = Field(2, description="steps between scores, unless select is last")
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        return max(self.steps, 1) * min(self.batch_size, rows)
-
 
 @dataclass(frozen=True)
 class LearnedMask:
@@ -258,5 +255,5 @@ def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, bu
 
 
 LOCALIZER = Localizer(
-    "learned from a base of those that moved most", rank_by_movement, refine_by_learning, settings=Learning, arrays=2
+    "learned from a base of those that moved most", rank_by_movement, refine_by_learning, settings=Learning
 )

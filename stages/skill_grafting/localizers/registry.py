@@ -60,10 +60,6 @@ class FoundMask:
 class LocalizerSettings(Section):
     """Settings of a localizer with their defaults; a class of its own stands in its file."""
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        """Training examples, of so many `rows` of them, that it takes a gradient of for a mask of `size` parameters."""
-        return 0.0
-
 
 @dataclass(frozen=True)
 class Localizer:
@@ -73,8 +69,8 @@ class Localizer:
     it has an opinion about) of them.  refine(evidence, settings, order, budget), where there is one, gives the
     mask of that size, starting from that order.  `settings` is the class of what both are given, with its defaults.
     `rank_needs_model` says whether the rank needs the model, or only the two sets of weights, and
-    `refines_rank` whether refine looks at the order, so that it has to be made first.  `arrays` is how many float32 arrays
-    of the region's size it makes at once, gradients among them, beside live weights.
+    `refines_rank` whether refine looks at the order, so that it has to be made first.  `half` says that live weights may be
+    in bfloat16: it adds up and compares nothing in their type.
     """
 
     about: str
@@ -83,7 +79,7 @@ class Localizer:
     rank_needs_model: bool = False
     refines_rank: bool = True
     settings: type[LocalizerSettings] = LocalizerSettings
-    arrays: int = 0
+    half: bool = False
 
     @property
     def needs_model(self) -> bool:

@@ -39,5 +39,4 @@ LOCALIZER = Localizer(
     rank_by_movement,
     refine_by_stitching,
     settings=Stitching,
-    arrays=2,
 )

@@ -38,9 +38,6 @@ class Talos(LocalizerSettings):
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
     )
 
-    def gradient_examples(self, rows: float, size: float) -> float:
-        return self.rounds * min(self.examples, rows) * self.draws
-
 
 def rank_by_insensitivity(evidence: LocalizerInput, settings: Talos, k: int) -> Tensor:
     """Region indices of the k least sensitive parameters in a single round, least sensitive first."""
@@ -109,5 +106,4 @@ LOCALIZER = Localizer(
     rank_needs_model=True,
     refines_rank=False,
     settings=Talos,
-    arrays=6,
 )

@@ -75,13 +75,6 @@ def is_sampled(mode: str) -> bool:
     return mode.startswith("sampled")
 
 
-def backward_passes(mode: Mode, labels: int, draws: int) -> int:
-    """Backward passes that one example takes; `labels` is how many the task has."""
-    if mode == "expected":
-        return 1 if labels == 2 else labels
-    return min(draws, labels) if is_sampled(mode) else 1
-
-
 @dataclass(frozen=True)
 class Target:
     """The differentiated quantity: the mode, and for drawn labels numbers of 0..1 by row, (1, draws), or (tokens, draws)."""

@@ -91,9 +91,9 @@ def _settings(request: LocalizeOptions) -> Section:
     if request.data is None and localizer.needs_model:
         others = known(lambda one: not one.needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
-    if request.dtype != "float32" and localizer.arrays:
-        slim = known(lambda one: one.needs_model and not one.arrays)
-        raise ParamsError(f"--dtype: {name} works in float32; {request.dtype} is for {slim}")
+    if request.dtype != "float32" and localizer.needs_model and not localizer.half:
+        halves = known(lambda one: one.half)
+        raise ParamsError(f"--dtype: {name} works in float32; {request.dtype} is for {halves}")
     return settings_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
 
 

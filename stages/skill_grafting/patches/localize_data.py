@@ -11,7 +11,6 @@ from ..data.tables import build_table, describe_dropped, dropped_in
 from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..grafting.mask import GraftMask
-from ..localizers.evidence import counted
 from ..localizers.registry import FoundMask
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
@@ -21,6 +20,7 @@ from ..models.evidence import draws, evidence_about, in_portions, with_scores
 from ..models.folders import has_tokenizer, wanted_links
 from ..models.label_model import LabelModel
 from ..models.visibility import require_causal
+from ..progress import each_pass
 from ..runtime import Runtime, start
 from ..settings import ModelParams, RuntimeParams
 from .card import Scores
@@ -61,12 +61,12 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
         evaluation.predict(FINETUNED)
         model.put(before)
         evaluation.predict(PRETRAINED)
-        with work.peak.progress("localize", None, "example") as step:
+        with work.peak.progress("localize", None, "pass") as step, each_pass(model.model, step):
             rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
             evidence = replace(in_portions(evidence, MOST_GRADIENTS), generator=draws(request.localizer, *words[1:]))
             evidence = with_scores(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
-            found = work.find_masks(counted(evidence, len(rows["train"]), step))
+            found = work.find_masks(evidence)
         masks = [one.mask for one in found]
         for name, mask in zip((*grafts, WHOLE_REGION), (*masks, GraftMask.full(work.region)), strict=True):
             replace(evidence, pretrained=before).put_graft(mask)
