@@ -29,8 +29,8 @@ WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED:
 BY_RUNNER = r"done (?:\S+:)?(\S+) \("
 PLAN = """
 import json, sys
-from stages.workflow.plan import steps_of
-print(json.dumps({step.name: step.reasons for step in steps_of(sys.argv[1:])}))
+from stages.workflow.plan import reasons_of
+print(json.dumps(reasons_of(sys.argv[1:])))
 """
 
 # The profile bert_tiny, made smaller.

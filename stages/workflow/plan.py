@@ -1,72 +1,80 @@
-"""plan: which stages `dvc repro` would run, why, and how long each took the last time on this machine.
+"""plan: which stages `dvc repro` would run, why, and how long each took the last time; nothing is executed or fetched.
 
 python -m stages.workflow.plan                    the main pipeline
 python -m stages.workflow.plan study              another pipeline, with what it needs of the main one
 python -m stages.workflow.plan study --stages     every single stage
-
-Nothing is executed or fetched.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from skill_grafting.command import guarded
 from skill_grafting.errors import ParamsError, did_you_mean
 from stages.workflow.core import paths
+from stages.workflow.core.settings import PIPELINES
 from stages.workflow.core.stage import last_runs
-
-if TYPE_CHECKING:
-    from dvc.stage import Stage
-    from rich.table import Table
+from stages.workflow.run import check_settings
 
 
-@dataclass(frozen=True)
-class Step:
-    """A stage and why `dvc repro` would look at it again; no reasons if nothing has changed.
-
-    A stage after one with reasons has a reason, too, though it need not run if its inputs turn out the same.
-    """
-
-    name: str
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def stage(self) -> str:
-        """Its name without the cell."""
-        return self.name.partition("@")[0]
-
-
-def steps_of(targets: Sequence[str]) -> list[Step]:
-    """The stages of `dvc repro TARGETS` in an order in which they may run; raises StorageError if DVC can't read them."""
+def reasons_of(targets: Sequence[str]) -> dict[str, list[str]]:
+    """Each stage of `dvc repro TARGETS`, in order -> why it would look at it again; one that follows may yet find its inputs the same."""
     from stages.workflow.repro import Repro, repository, with_readable_notes
 
     with repository() as repo:
         repro = with_readable_notes(repo, lambda: Repro(repo, targets))
-        due: dict[Stage, Step] = {}
+        found: dict[str, list[str]] = {}
         for stage in repro.steps:
-            makers = [other for other in repro.graph.successors(stage) if due[other].reasons]
-            reasons = [*_changes(stage), *(f"after {other.name}" for other in makers)]
-            due[stage] = Step(stage.name, tuple(dict.fromkeys(reasons)))
-        return [*due.values()]
+            before = [other.name for other in repro.graph.successors(stage) if found[other.name]]
+            found[stage.name] = [*dict.fromkeys([*_changes(stage), *(f"after {name}" for name in before)])]
+        return found
 
 
-def _changes(stage: "Stage") -> list[str]:
+def _changes(stage: Any) -> list[str]:
     """DVC's own status of a stage, a line for each change: a setting by its name, a file with what happened to it."""
     if not any(out.hash_info for out in stage.outs):
         return ["not run yet"]
-    lines: list[str] = []
-    for entry in stage.status().get(stage.addressing, []):
-        if isinstance(entry, str):
-            lines.append(entry)
-            continue
-        for place, state in (item for changes in entry.values() for item in changes.items()):
+    entries = stage.status().get(stage.addressing, [])
+    lines = [entry for entry in entries if isinstance(entry, str)]
+    for changes in (part for entry in entries if isinstance(entry, dict) for part in entry.values()):
+        for place, state in changes.items():
             states = state.items() if isinstance(state, dict) else [(place, state)]
             # for DVC what the lock names was deleted, though this folder may never have had it
             lines += [f"{'missing' if how == 'deleted' else how} {name}" for name, how in states]
     return lines
+
+
+def table(reasons: Mapping[str, list[str]], single: bool) -> Table:
+    """One line for all cells of a stage, or for every `single` one."""
+    drawn, known, groups = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs(), {}
+    for title in ("stage", "to do", "of", "last time", "why"):
+        drawn.add_column(title, justify="left" if title in ("stage", "why") else "right", overflow="fold")
+    for name in reasons:
+        groups.setdefault(name if single else name.partition("@")[0], []).append(name)
+    for group, names in groups.items():
+        due = [name for name in names if reasons[name]]
+        seconds = [known[name][0] for name in due if name in known]
+        took = f"{sum(seconds):.0f} s" if seconds else "?" if due else ""
+        why = [*dict.fromkeys(one if single else one.partition("@")[0] for name in due for one in reasons[name])]
+        more = "" if single or len(why) < 2 else f" and {len(why) - 1} more"
+        drawn.add_row(group, str(len(due) or ""), str(len(names)), took, ", ".join(why if single else why[:1]) + more)
+    return drawn
+
+
+def line(reasons: Mapping[str, list[str]]) -> str:
+    """The stages that have something to do, and how long they took, in one line."""
+    due, known = [name for name, why in reasons.items() if why], last_runs()
+    if not due:
+        return f"Nothing to run: {len(reasons)} stages are up to date."
+    seconds = [known[name][0] for name in due if name in known]
+    took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
+    new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
+    return f"{len(due)} of {len(reasons)} stages to run, or to take from the cache: {took}{new}."
 
 
 def main() -> None:
@@ -75,57 +83,16 @@ def main() -> None:
     parser.add_argument("pipelines", nargs="*", help="folders of stages with a dvc.yaml; none for the main pipeline")
     parser.add_argument("--stages", action="store_true", help="every single stage")
     asked = parser.parse_args()
-
-    from rich.console import Console
-
-    from stages.workflow.core.settings import PIPELINES
-    from stages.workflow.run import check_settings
-
     known = [name for name in PIPELINES if name]
     if unknown := [name for name in asked.pipelines if name not in known]:
         raise ParamsError(f"{unknown[0]!r} is no pipeline{did_you_mean(unknown[0], known)}; known: {', '.join(known)}")
     targets = [f"{paths.PIPELINES}/{name}/{paths.PIPELINE}" for name in asked.pipelines] or [str(paths.PIPELINE)]
     _, left_out = check_settings(targets)
     sys.stdout.reconfigure(errors="replace")
-    console, steps = Console(highlight=False), steps_of(targets)
+    reasons = reasons_of(targets)
     print(*left_out, sep="\n", end="\n" * bool(left_out))
-    console.print(table(steps, asked.stages))
-    print(line(steps))
-
-
-def table(steps: Sequence[Step], single: bool) -> "Table":
-    """One line for all cells of a stage, or for every `single` one."""
-    from rich import box
-    from rich.table import Table
-
-    drawn, known, groups = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False), last_runs(), {}
-    for title in ("stage", "to do", "of", "last time", "why"):
-        drawn.add_column(
-            title, justify="left" if title in ("stage", "why") else "right", overflow="fold", no_wrap=title == "stage"
-        )
-    for step in steps:
-        groups.setdefault(step.name if single else step.stage, []).append(step)
-    for name, group in groups.items():
-        due = [step for step in group if step.reasons]
-        seconds = [known[step.name][0] for step in due if step.name in known]
-        took = f"{sum(seconds):.0f} s" if seconds else "?" if due else ""
-        why = [
-            *dict.fromkeys(reason if single else reason.partition("@")[0] for step in due for reason in step.reasons)
-        ]
-        more = "" if single or len(why) < 2 else f" and {len(why) - 1} more"
-        drawn.add_row(name, str(len(due) or ""), str(len(group)), took, ", ".join(why if single else why[:1]) + more)
-    return drawn
-
-
-def line(steps: Sequence[Step]) -> str:
-    """The stages that have something to do, and how long they took, in one line."""
-    due, known = [step.name for step in steps if step.reasons], last_runs()
-    if not due:
-        return f"Nothing to run: {len(steps)} stages are up to date."
-    seconds = [known[name][0] for name in due if name in known]
-    took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
-    new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
-    return f"{len(due)} of {len(steps)} stages to run, or to take from the cache: {took}{new}."
+    Console(highlight=False).print(table(reasons, asked.stages))
+    print(line(reasons))
 
 
 if __name__ == "__main__":

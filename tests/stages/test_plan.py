@@ -11,7 +11,7 @@ from rich.console import Console
 from skill_grafting.errors import StorageError
 from stages.workflow.core import paths
 from stages.workflow.core.stage import last_runs
-from stages.workflow.plan import Step, line, steps_of, table
+from stages.workflow.plan import line, reasons_of, table
 from tests.dvc_project import Run, dvc, lay_out_toy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
@@ -30,7 +30,7 @@ def toy(project, monkeypatch) -> Path:
 
 
 def plan() -> dict[str, tuple[str, ...]]:
-    return {step.name: step.reasons for step in steps_of(["dvc.yaml"])}
+    return {name: (*why,) for name, why in reasons_of(["dvc.yaml"]).items()}
 
 
 def set_size(size: int) -> None:
@@ -79,10 +79,13 @@ def test_an_unknown_target_is_told_the_nearest_one(toy):
         with pytest.raises(
             StorageError, match=re.escape(f"{target}: there is no such target (did you mean '{near}'?)")
         ):
-            steps_of([target])
+            reasons_of([target])
 
 
-STEPS = [Step("fetch"), Step("mask@a-1", ("modified graft.sparsity", "after fetch")), Step("mask@b-1", ("not run yet",)), Step("ood@1", ("after mask@a-1", "after mask@b-1"))]  # fmt: skip
+STEPS = {
+    "fetch": [], "mask@a-1": ["modified graft.sparsity", "after fetch"], "mask@b-1": ["not run yet"],
+    "ood@1": ["after mask@a-1", "after mask@b-1"],
+}  # fmt: skip
 
 
 def test_how_long_it_took_the_last_time_stands_beside_what_is_to_be_done(project):
@@ -94,7 +97,7 @@ def test_how_long_it_took_the_last_time_stands_beside_what_is_to_be_done(project
     assert line(STEPS) == (
         "3 of 4 stages to run, or to take from the cache: 1.5 minutes the last time, without 1 that never ran here."
     )
-    assert line(STEPS[:1]) == "Nothing to run: 1 stages are up to date."
+    assert line({"fetch": []}) == "Nothing to run: 1 stages are up to date."
     grouped, single = drawn(single=False), drawn(single=True)
     assert re.search(r"mask +2 +2 +60 s +modified graft\.sparsity and 2 more", grouped)
     assert re.search(r"ood +1 +1 +30 s +after mask *\n", grouped) and "mask@a-1" not in grouped
