@@ -103,8 +103,8 @@ def test_a_patch_is_put_on_with_what_pip_installs(installed, make_cell, tmp_path
     project = make_project(tmp_path / "project", make_cell("standard"))
     monkeypatch.chdir(project.folder)
     (tmp_path / "elsewhere").mkdir()
-    graft("export", MASK, "--as", "patch", "--to", tmp_path / "elsewhere/patch")
-    graft("export", MASK, "--to", tmp_path / "whole")
+    graft("export", MASK, "--to", tmp_path / "elsewhere/patch")
+    graft("apply", tmp_path / "elsewhere/patch", "--base", "models/pretrained", "--to", tmp_path / "whole")
     shutil.copytree("models/pretrained", tmp_path / "elsewhere/base")
     code, _, error = run(installed, tmp_path / "elsewhere", LIVE)
     assert code == 0, error

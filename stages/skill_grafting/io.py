@@ -57,6 +57,24 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         raise
 
 
+def require_free(target: Path) -> Path:
+    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be.
+
+    What has its name with `.partial` is in the way too: writing would replace it, be it of a killed command or the user's own.
+    """
+    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
+    for place in (target.with_name(target.name + PARTIAL), target):
+        try:
+            place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:  # a name that is too long, a file for a folder
+            raise StorageError(f"{target}: can't be written: {error.strerror}") from None
+        if place != target or target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+            raise StorageError(f"{place}: is there already; remove it or choose another name")
+    return target
+
+
 def require_no_folder(file: Path) -> Path:
     """Give the path of a file to be written back; StorageError if a folder would have to go for it."""
     for place in (file, file.with_name(file.name + PARTIAL)):

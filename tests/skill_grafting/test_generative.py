@@ -18,7 +18,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import predict_tokens
 from skill_grafting.patches.__main__ import main as graft_command
 from skill_grafting.patches.live import load_graft
-from skill_grafting.patches.paths import PATCH
+from skill_grafting.patches.patch_file import PATCH
 from skill_grafting.training.taking_over import take_over
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell

@@ -20,6 +20,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import TOKENIZER_FILES
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.probing import without_cache
+from skill_grafting.patches.__main__ import _parser
 from skill_grafting.patches.localize import localize
 from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
 
@@ -119,7 +120,9 @@ def outcome(kind: str, mode: str, folder: Path) -> str:
         spec = import_model(base, settings, folder / "imported")
         model = LabelModel.load(tuned, TOY, settings, runtime(100_000))
         groups = ["layers", *({*spec.groups.values()} - {"layers", "head"})]
-        localize(base=str(base), finetuned=str(tuned), to=folder / "patch", sparsity=[1.0], region=groups, mode=mode)
+        pair = ["--base", str(base), "--finetuned", str(tuned), "--to", str(folder / "patch"), "--mode", mode]
+        options = vars(_parser().parse_args(["localize", *pair, "--sparsity", "1", "--region", *groups]))
+        localize(**{name: value for name, value in options.items() if name != "command"})
         found = load_graft(base, folder / "patch")
     except GraftError as error:
         assert "\n" not in str(error)

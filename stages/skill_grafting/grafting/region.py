@@ -96,9 +96,11 @@ class Region:
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
 
     def fingerprint(self, tensors: Tensors) -> str:
-        """SHA-256 over names, shapes and exact values, which distinguishes models."""
+        """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
         digest = hashlib.sha256()
         for name, shape in self.shapes.items():
             digest.update(f"{name}{list(shape)}".encode())
-            digest.update(tensors[name].detach().cpu().contiguous().reshape(-1).numpy())
+            values = tensors[name].detach().cpu()
+            wide = values.float() if values.itemsize < 4 and values.is_floating_point() else values
+            digest.update(wide.contiguous().reshape(-1).numpy())
         return digest.hexdigest()

@@ -62,5 +62,5 @@ def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Ca
 
 
 LOCALIZER = Localizer(
-    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution, half=True
+    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution
 )

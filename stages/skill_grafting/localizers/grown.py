@@ -55,6 +55,4 @@ def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient:
     return gain
 
 
-LOCALIZER = Localizer(
-    "moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown, half=True
-)
+LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown)

@@ -69,8 +69,7 @@ class Localizer:
     it has an opinion about) of them.  refine(evidence, settings, order, budget), where there is one, gives the
     mask of that size, starting from that order.  `settings` is the class of what both are given, with its defaults.
     `rank_needs_model` says whether the rank needs the model, or only the two sets of weights, and
-    `refines_rank` whether refine looks at the order, so that it has to be made first.  `half` says that live weights may be
-    in bfloat16: it adds up and compares nothing in their type.
+    `refines_rank` whether refine looks at the order, so that it has to be made first.
     """
 
     about: str
@@ -79,7 +78,6 @@ class Localizer:
     rank_needs_model: bool = False
     refines_rank: bool = True
     settings: type[LocalizerSettings] = LocalizerSettings
-    half: bool = False
 
     @property
     def needs_model(self) -> bool:

@@ -61,7 +61,6 @@ class LabelModel:
         settings: ModelParams,
         runtime: Runtime,
         dropout: float | None = None,
-        dtype: str = "float32",
     ) -> "LabelModel":
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)
@@ -71,7 +70,7 @@ class LabelModel:
                 words(prompt, task.labels, tokenizer)
             except ModelError as problem:
                 raise ModelError(f"task {task.name}: {problem}") from None
-        model = load_model(folder, settings.mode, task.labels, dropout, dtype=dtype)
+        model = load_model(folder, settings.mode, task.labels, dropout)
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 
     def parameters(self) -> dict[str, Tensor]:

@@ -1,54 +1,139 @@
 """graft: find the patch between two checkpoints, hand a graft to others, look inside it, try it.
 
-MODEL is a folder or a hub id.  MASK is a mask file of the pipeline, or a patch (its folder or its file).  Nothing is ever overwritten.
+Nothing is ever overwritten.
 """
 
 import argparse
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args
 
-from ..command import guarded
-from ..errors import GraftError, missing_package, printable
-from .options import add_options
-from .paths import FORMS, MODEL, PRETRAINED
+from ..command import USER_MISTAKE, guarded
+from ..errors import GraftError, did_you_mean, missing_package, printable
+from ..localizers.names import NAMES
+from ..settings import DataParams, Group, ModelParams
 
 # of the installed package: what the commands need beside
 EXTRA = "localize"
 # command -> module with the function of that name, which gives what is printed, and what it does
 COMMANDS = {
-    "export": (
-        "export",
-        "Write a graft as a Hugging Face folder, a patch of some kilobytes, or a peft adapter.",
-    ),
-    "apply": ("export", "Put a patch onto its base model; another model is refused."),
-    "inspect": ("inspect", "Show where the parameters of a mask lie, and which moved most."),
+    "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
+    "apply": ("apply", "Put a patch onto its base model; another model is refused."),
+    "export": ("project", "Write a mask of the pipeline as a patch, or either as an adapter of peft."),
+    "inspect": ("inspect", "Show how large a mask is and where its parameters lie."),
     "predict": (
         "predict",
         "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
     ),
-    "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
 }
-MASK = {"type": Path, "help": "mask file or patch"}
-PATCH = {"type": Path, "help": "folder or file of a patch"}
-TO = {"--to": {"type": Path, "required": True, "help": "must not exist yet"}}
-BASE = {"--base": {"type": Path, "default": PRETRAINED, "help": f"default: {PRETRAINED}"}}
-KNOWN = {"--base": {"type": Path, "help": f"default: {PRETRAINED}, if it is the mask's"}}
-FOREIGN = {"--base": {"type": Path, "required": True, "help": "any Hugging Face folder of the base model"}}
-JSON = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
-FORM = {"--as": {"dest": "form", "choices": FORMS, "default": MODEL, "help": f"default: {MODEL}"}}
-LEAVE_OUT = {
-    "--leave-out": {
-        "action": "store_true",
-        "help": "leave as pretrained what a peft adapter can't hold: biases, embeddings",
-    }
+GROUPS, MODES = get_args(Group), get_args(ModelParams.model_fields["mode"].annotation)
+COLUMNS = get_args(get_args(DataParams.model_fields["columns"].annotation)[0])
+PRETRAINED = "models/pretrained"
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with it."""
+        self.exit(USER_MISTAKE, f"{self.prog}: {message.removeprefix('argument ')}\n")
+
+
+class Table(argparse.Action):
+    """NAME=VALUE, several of them, as a table; `const` has the names that there are, if not any will do."""
+
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, values: list[str], _option: object = None
+    ) -> None:
+        """Add these."""
+        table = dict(getattr(namespace, self.dest))
+        for text in values:
+            name, _, value = text.partition("=")
+            if not name or not value:
+                raise argparse.ArgumentError(self, f"{text!r} should be NAME=VALUE")
+            if self.const and name not in self.const:
+                raise argparse.ArgumentError(
+                    self, f"{name!r} is none of {', '.join(self.const)}{did_you_mean(name, self.const)}"
+                )
+            if name in table:
+                raise argparse.ArgumentError(self, f"{name} has two values")
+            table[name] = value
+        setattr(namespace, self.dest, table)
+
+
+def share(text: str) -> float:
+    """A number above 0 and at most 1."""
+    if not 0 < float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} should be above 0 and at most 1")
+    return float(text)
+
+
+def at_least(least: int, text: str) -> int:
+    """A whole number from the least one on."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least {least}")
+    return int(text)
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """One of these names; the nearest is told."""
+
+    def name(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}{did_you_mean(text, names)}")
+        return text
+
+    return name
+
+
+TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "new folder"}}
+MASK: dict[str, Any] = {"mask": {"type": Path, "help": "mask file of the pipeline, or folder or file of a patch"}}
+BASE: dict[str, Any] = {
+    "--base": {"default": PRETRAINED, "help": "folder or hub id of the base model; default: %(default)s"}
 }
-# those of localize stand in options.py
+JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
+TABLE: dict[str, Any] = {"action": Table, "nargs": "+", "default": {}, "metavar": "NAME=VALUE"}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
-    "export": {"mask": MASK, **FORM, **LEAVE_OUT, **BASE, **TO},
-    "apply": {"patch": PATCH, **FOREIGN, **TO},
-    "inspect": {"mask": MASK, **JSON, **KNOWN},
+    "localize": {
+        "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
+        "--finetuned": {"required": True, "help": "the same after fine-tuning, outside of this project or not"},
+        **TO,
+        "--sparsity": {"type": share, "nargs": "+", "default": [1e-4],
+            "help": "selected / graftable parameters; default: 0.0001; of several each has a folder, beside curve.png"},
+        "--localizer": {"type": one_of(NAMES), "default": "movement", "metavar": "NAME",
+            "help": f"{', '.join(NAMES)}; default: %(default)s"},
+        "--region": {"type": one_of(GROUPS), "nargs": "+", "default": ["layers"], "metavar": "GROUP",
+            "help": f"groups that are graftable: {', '.join(GROUPS)}; default: layers"},
+        "--mode": {"type": one_of(MODES), "metavar": "MODE",
+            "help": f"how labels are read: {', '.join(MODES)}; default: as the fine-tuned checkpoint was saved"},
+        "--revision": {"help": "commit, tag or branch of the base model on the hub"},
+        "--finetuned-revision": {"help": "the same of the fine-tuned one"},
+        "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
+        "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
+        "--verbalizer": {**TABLE, "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
+        "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients, or, of --mode "
+            "generative without --verbalizer, prompts and completions"},
+        "--test": {"help": "rows to score on; default: a fifth of --data, by their text; none: no scores"},
+        "--columns": {**TABLE, "const": COLUMNS, "help": f"sentence1=TEXT: columns of other names than {', '.join(COLUMNS)}"},
+        "--max-length": {"type": partial(at_least, 8), "help": "tokens of a text; default: what the model can read, at most 512"},
+        "--set": {**TABLE, "help": "settings of the localizer"},
+        "--seed": {"type": partial(at_least, 0), "default": 0, "help": "of what a localizer draws; default: %(default)s"},
+    },
+    "apply": {
+        "patch": {"type": Path, "help": "folder or file of a patch"},
+        "--base": {"required": True, "help": "folder or hub id of the base model"},
+        **TO,
+    },
+    "export": {
+        **MASK,
+        "--as": {"dest": "form", "choices": ("patch", "peft"), "default": "patch", "help": "default: %(default)s"},
+        "--leave-out": {"action": "store_true", "help": "leave as pretrained what an adapter can't hold: biases, embeddings"},
+        **BASE,
+        **TO,
+    },
+    "inspect": {**MASK, **JSON},
     "predict": {
         "folder": {"type": Path, "help": "patch or whole model"},
         "texts": {"nargs": "+", "help": "one or more"},
@@ -56,8 +141,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         **BASE,
         **JSON,
     },
-    "localize": {},
-}
+}  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -78,15 +162,13 @@ def _run(command: str, /, **arguments: Any) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="graft", description=__doc__)
+    parser = Parser(prog="graft", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command, (_, does) in COMMANDS.items():
         one = commands.add_parser(command, help=does, description=does)
         one.set_defaults(command=command)
         for name, details in ARGUMENTS[command].items():
             one.add_argument(name, **details)
-        if command == "localize":
-            add_options(one)
     return parser
 
 

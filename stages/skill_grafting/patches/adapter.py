@@ -4,7 +4,7 @@ peft gives each layer int(size * (1 - sparsity)) places, of one sparsity for all
 zeros.  Norms and a new head go along whole, as modules to save; biases of linear layers can't be held, nor can embeddings.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from math import nextafter
 from pathlib import Path
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
 from ..grafting.modules import write
-from ..grafting.region import named_weights
+from ..grafting.region import Tensors, named_weights
 from ..io import write_json
-from ..models.checkpoints import Checkpoint, skeleton
-from ..models.loading import load_model
 from ..models.probing import some_words, without_cache
 from ..words import counted
-from .base import Base
+from .live import OpenPatch
 from .patch_file import GraftFile
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
@@ -30,50 +28,30 @@ PREFIX = "base_model.model."
 TASKS = {"standard": "SEQ_CLS", "prompt": None, "autoregressive": "CAUSAL_LM"}
 
 
-def deltas_of(patch: GraftFile, base: Base, names: Iterable[str]) -> tuple[dict[str, Tensor], str]:
-    """float32 differences at the places of a mask in some of its tensors, and a sentence on how exact base + delta is.
-
-    `after - before` in float32 gives the value to the bit wherever any float32
-    does: not always where a value ends far nearer to zero than it began, since the sum lies on the coarser grid of its terms.
-    """
-    indices, deltas, missed, furthest = patch.stored.mask.indices, {}, 0, 0.0
-    for name in names:
-        before = take_at(base.tensors[name], indices[name])
-        after = patch.stored.values[name].to(before.dtype)
-        deltas[name] = after - before
-        gap = (before + deltas[name] - after).abs()
-        missed, furthest = missed + int((gap > 0).sum()), max(furthest, float(gap.max()) if len(gap) else 0.0)
-    where = f"but for {missed:,}, off by {furthest:.1e} at most" if missed else "everywhere"
-    return deltas, f"base + delta is the fine-tuned value to the bit {where}"
-
-
-def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -> str:
-    """Write the two files of an adapter; gives a sentence about what it does and doesn't hold.
+def write_adapter(folder: Path, patch: GraftFile, base: OpenPatch, leave_out: bool) -> str:
+    """Write the two files of an adapter on this base model; gives a sentence about what it does and doesn't hold.
 
     Raises MaskError if values must be left out and may not be, if nothing is held by layers, or if the model would compute
     otherwise with the adapter than with the graft.
     """
-    use, indices = patch.use, patch.stored.mask.indices
-    linear, norms, left = _holders(patch, base)
-    count = sum(len(indices[name]) for name in left)
-    missing = f"{count:,} of {patch.stored.mask.selected:,} values"
+    use, indices, weights = patch.use, patch.stored.mask.indices, named_weights(base.model)
+    linear, norms, left = _holders(patch, base.model)
+    missing = f"{sum(len(indices[name]) for name in left):,} of {patch.stored.mask.selected:,} values"
     if left and not leave_out:
         hint = "--leave-out leaves these as they were pretrained, and a mask in linear weights has none"
         raise MaskError(f"{patch.path}: a peft adapter can't hold {missing}; {hint}")
     if not linear:
         raise MaskError(f"{patch.path}: selects nothing in the weights of linear layers, which an adapter is made of")
-    deltas, exactness = deltas_of(patch, base, linear)
-    _require_equal_logits(patch, base, deltas, [name for name in indices if name.rpartition(".")[0] in norms])
-    sparsity = common_sparsity([(len(deltas[name]), base.tensors[name].numel()) for name in linear])
-    tensors = {PREFIX + name: values.float() for name, values in patch.stored.head.items()}
-    for name in (f"{norm}.{part}" for norm, parts in norms.items() for part in parts):
-        tensors[PREFIX + name] = base.tensors[name].clone()
-        if name in indices:
-            put_at(tensors[PREFIX + name], indices[name], patch.stored.values[name])
+    deltas, exactness = _deltas(patch, weights, linear)
+    sparsity = common_sparsity([(len(deltas[name]), weights[name].numel()) for name in linear])
+    tensors = {}
     for name in linear:
-        places = _padded(indices[name], deltas[name], base.tensors[name].numel(), sparsity)
+        places = _padded(indices[name], deltas[name], weights[name].numel(), sparsity)
         module = PREFIX + name.removesuffix(".weight")
         tensors |= zip((f"{module}.supertuning_indices", f"{module}.supertuning_values"), places, strict=True)
+    _put_equal_logits(patch, base, deltas, norms)  # which leaves head and norms as the graft has them
+    whole = [*patch.stored.head, *(f"{norm}.{part}" for norm, parts in norms.items() for part in parts)]
+    tensors |= {PREFIX + name: weights[name].detach().contiguous() for name in whole}
     config = {
         "peft_type": "SUPERTUNING",
         "task_type": TASKS[use.mode],
@@ -90,21 +68,40 @@ def write_adapter(folder: Path, patch: GraftFile, base: Base, leave_out: bool) -
     return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
 
 
-def _require_equal_logits(patch: GraftFile, base: Base, deltas: dict[str, Tensor], norms: list[str]) -> None:
-    """Raise MaskError unless one forward with the differences beside the linear layers gives the logits of the graft.
+def _deltas(patch: GraftFile, weights: Tensors, names: list[str]) -> tuple[dict[str, Tensor], str]:
+    """float32 differences at the places of a mask in some of its tensors, and a sentence on how exact base + delta is.
 
-    It does not where a model reads the weight of a layer without calling the layer.
+    `after - before` in float32 gives the value to the bit wherever any float32 does: not always where a value ends far nearer
+    to zero than it began, since the sum lies on the coarser grid of its terms.
     """
-    model = load_model(base.folder, patch.use.mode, patch.use.labels, new_head=True)
-    weights, indices, values = named_weights(model), patch.stored.mask.indices, patch.stored.values
-    write([(weights[name], None, part) for name, part in patch.stored.head.items()])
-    write([(weights[name], indices[name], values[name]) for name in norms])
+    deltas, missed, furthest = {}, 0, 0.0
+    for name in names:
+        before, after = take_at(weights[name], patch.stored.mask.indices[name]), patch.stored.values[name].float()
+        deltas[name] = after - before
+        gap = (before + deltas[name] - after).abs()
+        missed, furthest = missed + int((gap > 0).sum()), max(furthest, float(gap.max()) if len(gap) else 0.0)
+    where = f"but for {missed:,}, off by {furthest:.1e} at most" if missed else "everywhere"
+    return deltas, f"base + delta is the fine-tuned value to the bit {where}"
+
+
+def _put_equal_logits(
+    patch: GraftFile, base: OpenPatch, deltas: dict[str, Tensor], norms: dict[str, list[str]]
+) -> None:
+    """Put the graft onto the model, but for what is left out; MaskError if differences beside its linear layers give other logits.
+
+    They do where a model reads the weight of a layer without calling the layer.
+    """
+    model, weights, stored = base.model, named_weights(base.model), patch.stored
+    indices = stored.mask.indices
 
     def add(name: str, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         delta = torch.zeros_like(layer.weight)
         put_at(delta, indices[name], deltas[name])
         return output + nn.functional.linear(inputs[0], delta)
 
+    write([(weights[name], None, part) for name, part in stored.head.items()])
+    in_norms = [name for name in indices if name.rpartition(".")[0] in norms]
+    write([(weights[name], indices[name], stored.values[name]) for name in in_norms])
     layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in deltas}
     hooks = [layer.register_forward_hook(partial(add, name)) for name, layer in layers.items()]
     inputs = {"input_ids": some_words(model)[None], **without_cache(model)}
@@ -112,13 +109,13 @@ def _require_equal_logits(patch: GraftFile, base: Base, deltas: dict[str, Tensor
         adapted = model(**inputs).logits
         for hook in hooks:
             hook.remove()
-        write([(weights[name], indices[name], values[name]) for name in deltas])
+        write([(weights[name], indices[name], stored.values[name]) for name in deltas])
         grafted = model(**inputs).logits
     if (gap := float((adapted - grafted).abs().max())) > 1e-4 * float(grafted.abs().max()):
         problem = (
             f"the logits of this model differ by {gap:.2g}, as it reads the weight of a layer without calling the layer"
         )
-        raise MaskError(f"{patch.path}: a peft adapter would not be the graft: {problem}; export it as a model")
+        raise MaskError(f"{patch.path}: a peft adapter would not be the graft: {problem}; apply it instead")
 
 
 def _head_modules(patch: GraftFile) -> Iterator[str]:
@@ -137,9 +134,8 @@ def common_sparsity(sizes: list[tuple[int, int]]) -> float:
     return sparsity
 
 
-def _holders(patch: GraftFile, base: Base) -> tuple[list[str], dict[str, list[str]], list[str]]:
+def _holders(patch: GraftFile, model: nn.Module) -> tuple[list[str], dict[str, list[str]], list[str]]:
     """Selected parameters by how they are held: weights of linear layers, norms with all their parameters, not at all."""
-    model = skeleton(Checkpoint.open(str(base.folder), tokenizer=False), patch.use.mode)
     linear, norms, left = [], {}, []
     for name in patch.stored.mask.indices:
         owner, _, part = name.rpartition(".")

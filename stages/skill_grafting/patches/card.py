@@ -1,17 +1,23 @@
 """README.md of what is exported: how to use it without this project, where it comes from, how it scores."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..grafting.mask_file import write_mask
+from ..io import replacing
 from ..metrics.gain import relative_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..words import as_markdown, percent, words
-from .patch_file import GraftFile, PatchMetadata
-from .paths import FORMS, MODEL, PATCH, PEFT
+from .patch_file import CARD, PATCH, GraftFile, PatchMetadata
+
+# how a graft can be handed on
+MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
+FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
 
 # measure -> column; tokens are those of completions
 MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
@@ -20,6 +26,19 @@ MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
 LEAST_GAIN = 0.05
 
 Scores = dict[str, dict[str, Any]]
+
+
+def write_folder(
+    target: Path, patch: GraftFile, form: str, scores: Scores, write: Callable[[Path], str] | None = None
+) -> str:
+    """A new folder with the patch, or with what `write` makes of it and says of that, and its card; gives one line about it."""
+    with replacing(target, fresh=True) as folder:
+        folder.mkdir()
+        held = write(folder) if write else write_mask(folder / PATCH, patch.stored)
+        (folder / CARD).write_text(card_text(patch, scores, form, held or ""), encoding="utf-8")
+    kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
+    about = f"{target}: {form} of {patch.use.base} for {patch.use.task}, {kilobytes:,.0f} kB, {patch.size}"
+    return f"{about}; {held}" if held else about
 
 
 def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> str:

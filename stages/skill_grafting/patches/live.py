@@ -24,13 +24,11 @@ from torch import nn
 from ..errors import MaskError, ModelError, ParamsError
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Places, places_of, read, write
-from ..grafting.region import named_weights
-from ..grafting.select import LazyTensors
+from ..grafting.region import Tensors, named_weights
 from ..models.anatomy import CLASSES
 from ..models.folders import find_checkpoint
 from ..models.loading import load_model
-from .base import Weights
-from .patch_file import GraftFile, read_patch
+from .patch_file import GraftFile, read_patch, require_head
 
 # model -> the values to put back for each patch that is on it, the latest last
 APPLIED: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
@@ -55,20 +53,32 @@ def load_graft(
     damaged or was made for another model, ModelError if the base isn't complete or names code of its own or of the hub, which
     is never run.
     """
-    from transformers import logging
-
     file, dtype = read_patch(Path(patch)), getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype):
         raise MaskError("dtype: should be a dtype of torch or the name of one, such as bfloat16")
     folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
+    return put_on(load_base(folder, file)).to(dtype)
+
+
+def load_base(folder: Path, patch: GraftFile, dtype: torch.dtype = torch.float32) -> OpenPatch:
+    """The base model in a folder, of the class that a patch names, in eval mode, and the patch ready to be put on it."""
+    from transformers import logging
+
     verbosity = logging.get_verbosity()
     try:
-        model = load_model(folder, file.use.mode, file.use.labels, new_head=True)
+        model = load_model(
+            folder, patch.use.mode, patch.use.labels, new_head=True, dtype=str(dtype).removeprefix("torch.")
+        )
     finally:
         logging.set_verbosity(verbosity)  # load_model silences reports of a missing head, which the patch has
-    _set_config(model, file.use.options)
-    write(_places(file, model))
-    return model.to(dtype)
+    return OpenPatch(patch.path, model, _places(patch, model, f"the model in {folder}"), patch.use.options)
+
+
+def put_on(opened: OpenPatch) -> nn.Module:
+    """The model with its patch on it for good."""
+    write(opened.places)
+    _set_config(opened.model, opened.config)
+    return opened.model
 
 
 def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
@@ -79,7 +89,7 @@ def open_patch(patch: str | Path, model: nn.Module) -> OpenPatch:
     Raises MaskError if the patch is damaged or was made for another model.
     """
     file = read_patch(Path(patch))
-    places = _places(file, model)
+    places = _places(file, model, f"this {type(model).__name__}")
     for theirs, ours in sorted({(values.dtype, weight.dtype) for weight, _, values in places}, key=str):
         if torch.promote_types(theirs, ours) != ours:
             warnings.warn(f"{file.path}: its values are rounded from {theirs} to the model's {ours}", stacklevel=2)
@@ -127,38 +137,45 @@ def _set_config(model: nn.Module, config: dict[str, Any]) -> None:
         setattr(model.config, name, value)
 
 
-def _places(patch: GraftFile, model: nn.Module) -> Places:
-    """The target of each value; raises MaskError unless this is the base model of the patch, of its class."""
+def _places(patch: GraftFile, model: nn.Module, title: str) -> Places:
+    """The target of each value; raises MaskError unless the model, which messages call by this title, is the base of the patch."""
     if not hasattr(model, "config"):
-        raise MaskError(
-            f"{patch.path}: is for a model of transformers ({patch.use.auto_class}), not for a {type(model).__name__}"
-        )
+        raise MaskError(f"{patch.path}: is for a model of transformers ({patch.use.auto_class}), not for {title}")
     weights, new_head = named_weights(model), patch.use.auto_class == CLASSES["standard"]
     # what the base model has no values of, whatever it is a part of
     head = {name: weight for name, weight in weights.items() if new_head and name not in patch.region.shapes}
     known = {name: weight for name, weight in weights.items() if name not in head}
+    with _without_patches(model):
+        _require_base(patch, known, title)
+    padding, tokens = patch.use.config["pad_token_id"], getattr(model.config, "vocab_size", None)
+    if padding is not None and tokens is not None and padding >= tokens:
+        problem = f"patch.config.pad_token_id is {padding}, and the model has {tokens} tokens"
+        raise MaskError(f"{patch.path}: damaged: {problem}")
+    require_head(patch, {name: tuple(weight.shape) for name, weight in head.items()}, title)
+    places: Places = [
+        (weights[name], indices.to(weights[name].device), patch.stored.values[name].to(weights[name].device))
+        for name, indices in patch.stored.mask.indices.items()
+    ]
+    return places + [(head[name], None, part) for name, part in patch.stored.head.items()]
+
+
+def _require_base(patch: GraftFile, known: Tensors, title: str) -> None:
+    """Raise MaskError unless these pretrained weights are what a patch was made from."""
+    use, wanted = patch.use, patch.region.shapes
     for name, weight in known.items():
         if weight.is_meta or not weight.is_floating_point():
             problem = f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
             raise MaskError(f"{patch.path}: {problem}")
-    rounded = {weight.dtype for weight in known.values()} - {torch.float32}
-    hint = "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
-    base = Weights(
-        f"this {type(model).__name__}",
-        {name: tuple(weight.shape) for name, weight in known.items()},
-        LazyTensors(known, lambda name: known[name].detach().float()),
-        lambda _: {name: tuple(weight.shape) for name, weight in head.items()},
-        getattr(model.config, "vocab_size", None),
-        hint if rounded else "",
-    )
-    with _without_patches(model):
-        base.require(patch)
-    values = patch.stored.values
-    places: Places = [
-        (weights[name], indices.to(weights[name].device), values[name].to(weights[name].device))
-        for name, indices in patch.stored.mask.indices.items()
-    ]
-    return places + [(head[name], None, part) for name, part in patch.stored.head.items()]
+    made_for = f"{patch.path}: was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
+    there = {name: tuple(weight.shape) for name, weight in known.items()}
+    if there != wanted:
+        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        sizes = [list(shapes[name]) if name in shapes else "none" for shapes in (wanted, there)]
+        raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
+    if (found := patch.region.fingerprint(known)) != use.fingerprint:
+        rounded = {weight.dtype for weight in known.values()} - {torch.float32}
+        hint = "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
+        raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import json
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,29 @@ from tabulate import tabulate
 from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
+from ..io import require_free
 from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, Localizer, localizer_of, settings_of
+from ..localizers.registry import Budget, FoundMask, localizer_of, settings_of
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
 from ..settings import Section
 from ..words import percent
-from .base import Base, make_patch
-from .card import Scores, score_table
-from .export import write_folder
-from .localize_context import LocalizeContext, PeakMemory, warn_of_size
-from .localize_data import find_with_data, graft_names, longest_text
-from .options import LocalizeOptions
+from .card import AS_PATCH, Scores, score_table, write_folder
+from .localize_context import LocalizeContext, PeakMemory
+from .localize_data import find_with_data, longest_text
 from .pair import Pair, open_pair, squared_movement, squared_movement_in
-from .patch_file import GraftFile, task_of
-from .paths import AS_PATCH, PATCH, free
+from .patch_file import PATCH, GraftFile, make_patch, task_of
 
 
 def localize(**options: Any) -> str:
     """Write the patch that takes the base model towards the fine-tuned one, or one of each size; gives a summary.
 
-    Raises GraftError with every reason why these two can't be compared, or the options (LocalizeOptions) can't be used.
+    Raises GraftError with every reason why these two can't be compared, or why the options (__main__.py) can't be used.
     """
-    request = LocalizeOptions.read(options)
-    started, peak, target, settings = time.monotonic(), PeakMemory(), free(request.to), _settings(request)
+    request = Namespace(**options)
+    started, peak, target, settings = time.monotonic(), PeakMemory(), require_free(request.to), _settings(request)
     if several := len(sizes := sorted({*request.sparsity})) > 1:
         from .curve import save_curve  # what it needs is found missing before the work, not after
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
@@ -47,8 +44,6 @@ def localize(**options: Any) -> str:
     _require_fit(request, pair)
     length = request.max_length or longest_text(pair.tokenizer, pair.most_tokens)
     work = LocalizeContext(request, pair, region, budgets, _task(request, pair), length, settings, peak)
-    if request.data:
-        warn_of_size(pair)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
         moved = squared_movement(pair, request.region, step)
     found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
@@ -68,7 +63,7 @@ def _write(
     work: LocalizeContext, found: list[FoundMask], scores: Scores, target: Path, whole: float
 ) -> tuple[list[str], list[float]]:
     """Write the patches of the masks; gives lines about them, and each one's share of the `whole` squared movement."""
-    names, lines, shares = graft_names(work), [], []
+    names, lines, shares = work.graft_names, [], []
     for name, budget, one in zip(names, work.budgets, found, strict=True):
         folder = target if len(names) == 1 else target / f"{budget.share:g}"
         patch = _make_patch(work, one, folder)
@@ -79,21 +74,15 @@ def _write(
     return lines, shares
 
 
-def _settings(request: LocalizeOptions) -> Section:
+def _settings(request: Namespace) -> Section:
     """The settings of the localizer; raises ParamsError for options that don't go together."""
     name, localizer = request.localizer, localizer_of(request.localizer)
-
-    def known(fits: Callable[[Localizer], bool]) -> str:
-        return ", ".join(other for other in NAMES if fits(localizer_of(other)))
 
     if request.test and request.data is None:
         raise ParamsError("--test: is for the rows of --data")
     if request.data is None and localizer.needs_model:
-        others = known(lambda one: not one.needs_model)
+        others = ", ".join(other for other in NAMES if not localizer_of(other).needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
-    if request.dtype != "float32" and localizer.needs_model and not localizer.half:
-        halves = known(lambda one: one.half)
-        raise ParamsError(f"--dtype: {name} works in float32; {request.dtype} is for {halves}")
     return settings_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
 
 
@@ -105,18 +94,14 @@ def parsed(text: str) -> object:
         return text
 
 
-def _require_fit(request: LocalizeOptions, pair: Pair) -> None:
-    """Raise ParamsError for texts longer than the model can read, or where the live one would round what a checkpoint has."""
+def _require_fit(request: Namespace, pair: Pair) -> None:
+    """Raise ParamsError for texts longer than the model can read."""
     if pair.most_tokens and (request.max_length or 0) > pair.most_tokens:
         most = f"{pair.spec.name} can read at most {pair.most_tokens} tokens"
         raise ParamsError(f"--max-length: {request.max_length} is not allowed: {most}")
-    wider = [side.checkpoint.title for side in (pair.base, pair.finetuned) if side.types != {"BF16"}]
-    if request.dtype != "float32" and wider:
-        weights = f"the weights of {' and '.join(wider)}, which are stored in another type"
-        raise ParamsError(f"--dtype: bfloat16 would round {weights}; take float32")
 
 
-def _task(request: LocalizeOptions, pair: Pair) -> TaskSpec:
+def _task(request: Namespace, pair: Pair) -> TaskSpec:
     """The task: the labels are those of the classifier's head or of the verbalizer, none if there is neither."""
     name = request.task or Path(request.finetuned).resolve().name
     standard = pair.mode == "standard"
@@ -151,7 +136,7 @@ def _find(work: LocalizeContext) -> list[FoundMask]:
 
 def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftFile:
     """The patch of a mask, which `target` is to hold."""
-    pair, mask, checkpoint = work.pair, found.mask, work.pair.base.checkpoint
+    pair, mask = work.pair, found.mask
     about = {
         "model": pair.spec.name,
         "task": work.task.name,
@@ -164,10 +149,10 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
     head = {name: pair.finetuned.read(name).clone() for name in pair.spec.names([HEAD])}
     values = {name: pair.finetuned.read(name).reshape(-1)[indices] for name, indices in mask.indices.items()}
     with work.peak.progress("fingerprint", len(pair.base.stored) + len(work.region.shapes), "tensor") as step:
-        base = Base.of(checkpoint.folder, pair.spec, pair.base.values(step), checkpoint.config)
-        about["fingerprint"] = work.region.fingerprint(base.tensors)
+        pretrained = pair.base.values(step)
+        about["fingerprint"] = work.region.fingerprint(pretrained)
         graft = GraftFile(target / PATCH, StoredMask(mask, values, head, {**about, **found.record}))
-        return make_patch(graft, work.task, base, work.max_length, pair.tokenizer.pad_token_id)
+        return make_patch(graft, work.task, pair.spec, pretrained, work.max_length, pair.tokenizer.pad_token_id)
 
 
 def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:

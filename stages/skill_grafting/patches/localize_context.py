@@ -1,6 +1,6 @@
 """The inputs of a run of `localize`, and the memory that it takes beside mapped files."""
 
-import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,14 +11,11 @@ from ..data.tasks import TaskSpec
 from ..grafting.region import Region
 from ..localizers.evidence import LocalizerInput
 from ..localizers.registry import Budget, FoundMask, find_masks
+from ..metrics.variants import GRAFTED
 from ..models.evidence import draws
-from ..models.folders import weight_files
 from ..progress import progress
 from ..settings import Section
-from .options import LocalizeOptions
 from .pair import Pair
-
-GIBIBYTE = 2**30
 
 
 class PeakMemory:
@@ -52,7 +49,7 @@ class PeakMemory:
 class LocalizeContext:
     """The inputs of a run: the options of the command line, and what follows from them; the smallest budget comes first."""
 
-    request: LocalizeOptions
+    request: Namespace
     pair: Pair
     region: Region
     budgets: list[Budget]
@@ -66,13 +63,7 @@ class LocalizeContext:
         name, words = self.request.localizer, (self.task.name, self.request.seed)
         return find_masks(name, lambda: replace(evidence, generator=draws(name, *words)), self.settings, self.budgets)
 
-
-def warn_of_size(pair: Pair) -> None:
-    """Warn on stderr if the files of a model that is loaded whole are larger than the free memory."""
-    size = sum(file.stat().st_size for file in weight_files(pair.finetuned.checkpoint.folder))
-    if size > (free := psutil.virtual_memory().available):
-        print(
-            f"warning: the fine-tuned weights take {size / GIBIBYTE:.1f} GiB on disk, {free / GIBIBYTE:.1f} GiB of memory are "
-            "free, and with --data all of them are loaded; movement without --data reads one tensor at a time",
-            file=sys.stderr,
-        )
+    @property
+    def graft_names(self) -> list[str]:
+        """The variant of each budget's graft: of one alone its usual name, of several with its size."""
+        return [GRAFTED] if len(self.budgets) == 1 else [f"{GRAFTED}_{budget.share:g}" for budget in self.budgets]

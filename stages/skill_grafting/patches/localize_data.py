@@ -1,9 +1,13 @@
 """localize with rows: localizers that take gradients, and how the pretrained model, the fine-tuned one and the graft score."""
 
+import sys
 import tempfile
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
@@ -13,11 +17,11 @@ from ..errors import DataError
 from ..grafting.mask import GraftMask
 from ..localizers.registry import FoundMask
 from ..metrics.scores import score_rows
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
+from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import draws, evidence_about, in_portions, with_scores
-from ..models.folders import has_tokenizer, wanted_links
+from ..models.folders import has_tokenizer, wanted_links, weight_files
 from ..models.label_model import LabelModel
 from ..models.visibility import require_causal
 from ..progress import each_pass
@@ -25,7 +29,7 @@ from ..runtime import Runtime, start
 from ..settings import ModelParams, RuntimeParams
 from .card import Scores
 from .localize_context import LocalizeContext
-from .options import LocalizeOptions
+from .pair import Pair
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
+GIBIBYTE = 2**30
 # of a model without a limit of its own
 MOST_TOKENS = 512
 # padded tokens of a batch, which memory grows with
@@ -49,13 +54,14 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
     fine-tuned model, something outside the region matters.
     Raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt.
     """
+    _warn_of_size(work.pair)
     rows, lines = _split_rows(work)
     pair, request = work.pair, work.request
     model = _load(work)
     require_causal(request.finetuned, model.model, pair.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (side.values(work.peak.measure, model.runtime.device) for side in (pair.base, pair.finetuned))
-    grafts = graft_names(work)
+    grafts = work.graft_names
     evaluation = Evaluation(model, {work.task.name: rows["test"]} if rows["test"] else {}, variants=3 + len(grafts))
     with evaluation.progress("score"):
         evaluation.predict(FINETUNED)
@@ -76,9 +82,15 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
     return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, *grafts, WHOLE_REGION) if scored}, lines
 
 
-def graft_names(work: LocalizeContext) -> list[str]:
-    """The variant of each budget's graft: of one alone its usual name, of several with its size."""
-    return [GRAFTED] if len(work.budgets) == 1 else [f"{GRAFTED}_{budget.share:g}" for budget in work.budgets]
+def _warn_of_size(pair: Pair) -> None:
+    """Warn on stderr if the files of a model that is loaded whole are larger than the free memory."""
+    size = sum(file.stat().st_size for file in weight_files(pair.finetuned.checkpoint.folder))
+    if size > (free := psutil.virtual_memory().available):
+        print(
+            f"warning: the fine-tuned weights take {size / GIBIBYTE:.1f} GiB on disk, {free / GIBIBYTE:.1f} GiB of memory are "
+            "free, and with --data all of them are loaded; movement without --data reads one tensor at a time",
+            file=sys.stderr,
+        )
 
 
 def _load(work: LocalizeContext) -> LabelModel:
@@ -87,7 +99,7 @@ def _load(work: LocalizeContext) -> LabelModel:
     settings = ModelParams.model_construct(mode=work.pair.mode, max_length=work.max_length)
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
-        return LabelModel.load(links, work.task, settings, best_device(), dtype=work.request.dtype)
+        return LabelModel.load(links, work.task, settings, best_device())
 
 
 def best_device() -> Runtime:
@@ -128,7 +140,7 @@ def _split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]
     return {"train": train, "dev": dev, "test": parts["test"]}, [f"{line}{renamed}."]
 
 
-def _raw_rows(request: LocalizeOptions, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
+def _raw_rows(request: Namespace, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
     """The rows of --data and --test; of the task, labels by their numbers if that is what the rows have."""
     if task.labels:
         there = {row["label"] for row in _read("--data", request, task.model_copy(update={"relabel": {}}))}
@@ -144,7 +156,7 @@ def _raw_rows(request: LocalizeOptions, task: TaskSpec) -> tuple[TaskSpec, dict[
     return task, raw
 
 
-def _read(option: str, request: LocalizeOptions, task: TaskSpec) -> list[Row]:
+def _read(option: str, request: Namespace, task: TaskSpec) -> list[Row]:
     """The rows of the file that an option names."""
     path = Path(getattr(request, option.removeprefix("--")))
     if not path.is_file():

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,11 +11,24 @@ from ..errors import ModelError
 from ..grafting.mask import GraftMask
 from ..grafting.select import PART
 from ..models.anatomy import CLASSES, ModelSpec
-from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
+from ..models.checkpoints import (
+    Checkpoint,
+    Named,
+    fitted,
+    labels_of,
+    lacking,
+    listed,
+    mode_of,
+    skeleton,
+    unread,
+    untied,
+)
 from ..models.loading import load_tokenizer
 from ..models.probing import most_tokens
-from ..models.structure import require_embeddings
-from .base import read_as
+from ..models.structure import anatomy_of, require_embeddings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     _require_no_decoder(before)
     mode = _common_mode(before, after, mode)
     labels = labels_of(after) if mode == "standard" else []
-    (model, spec, named, problems), tokenizer = read_as(before, mode), load_tokenizer(before.folder)
+    (model, spec, named, problems), tokenizer = _read_as(before, mode), load_tokenizer(before.folder)
     require_embeddings(before.title, model, len(tokenizer))
     tuned, other, misfits = fitted(after, len(labels), model, spec)
     problems += misfits
@@ -71,6 +84,15 @@ def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str 
     if problems:
         raise ModelError("; ".join(problems))
     return Pair(named, tuned, spec, labels, tokenizer, most_tokens(model), unread(tuned, other))
+
+
+def _read_as(checkpoint: Checkpoint, mode: str) -> tuple["PreTrainedModel", ModelSpec, Named, list[str]]:
+    """A checkpoint as the class of a mode: a model without values, its structure, the stored tensors, and all that is wrong."""
+    model = skeleton(checkpoint, mode)
+    name = checkpoint.title if checkpoint.source == "hub" else checkpoint.folder.resolve().name
+    spec = anatomy_of(model, mode, name, checkpoint.source, checkpoint.commit, lacking(checkpoint, model))
+    named = Named.of(checkpoint, spec.pretrained, model.base_model_prefix)
+    return model, spec, named, named.problems(spec.pretrained) + untied(named, model)
 
 
 def _require_no_decoder(checkpoint: Checkpoint) -> None:

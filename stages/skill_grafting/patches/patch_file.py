@@ -12,18 +12,18 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
-from ..errors import MaskError, plain_problem
+from ..errors import MaskError, ModelError, plain_problem
 from ..grafting.mask_file import StoredMask, read_mask
-from ..grafting.region import Region
+from ..grafting.region import Region, Tensors
 from ..io import require_permission
-from ..models.anatomy import CLASSES
+from ..models.anatomy import CLASSES, ModelSpec
 from ..settings import Section
 from ..words import small_percent
-from .paths import PATCH
 
+PATCH, CARD = "patch.safetensors", "README.md"
 VERSION = 3
 KEY = "patch"
-EXPORT = "`graft export MASK --as patch --to FOLDER`"
+EXPORT = "`graft export MASK --to FOLDER`"
 
 
 class PatchMetadata(Section):
@@ -131,6 +131,48 @@ def _with_use(graft: GraftFile) -> GraftFile:
         return replace(graft, use=PatchMetadata.model_validate(use))
     except ValidationError as error:
         raise MaskError(f"{graft.path}: damaged: {plain_problem(error.errors()[0], KEY, PatchMetadata)}") from error
+
+
+def make_patch(
+    graft: GraftFile, task: TaskSpec, spec: ModelSpec, pretrained: Tensors, max_length: int, pad_token_id: int | None
+) -> GraftFile:
+    """The patch of a mask on a base model, of its values in float32, for one task; without labels, for no task in particular.
+
+    Raises MaskError if the mask's head doesn't fit, ModelError if the task can't be read off this model.
+    """
+    if task.labels and (problems := task.prompt_problems(spec.mode)):
+        raise ModelError("; ".join(problems))
+    region = graft.stored.mask.region.shapes
+    outside = {name: tuple(shape) for name, shape in spec.pretrained.items() if name not in region}
+    use = PatchMetadata(
+        auto_class=CLASSES[spec.mode],
+        labels=task.labels,
+        config={"pad_token_id": pad_token_id, **names_of_labels(task.labels, CLASSES[spec.mode])},
+        base=spec.name,
+        source=spec.source,
+        revision=spec.revision,
+        fingerprint=Region(outside | region).fingerprint(pretrained),
+        outside={name: list(shape) for name, shape in outside.items()},
+        task=task.name,
+        title=task.title,
+        prompt=task.prompt_for(spec.mode),
+        max_length=max_length,
+    )
+    about = {**graft.stored.about, "task": task.name, KEY: use.model_dump()}
+    patch = replace(graft, use=use, stored=replace(graft.stored, about=about))
+    require_head(patch, spec.head_shapes(len(task.labels)), spec.name)
+    return patch
+
+
+def require_head(patch: GraftFile, wanted: dict[str, tuple[int, ...]], title: str) -> None:
+    """Raise MaskError unless the head of a patch has the shapes of the head that this model has."""
+    if (there := {name: tuple(part.shape) for name, part in patch.stored.head.items()}) != wanted:
+        found, needed = (
+            ", ".join(f"{name} {list(shape)}" for name, shape in sorted(head.items())) or "none"
+            for head in (there, wanted)
+        )
+        labels = f"of {patch.use.auto_class} for {len(patch.use.labels)} labels"
+        raise MaskError(f"{patch.path}: its head {labels} is {found}, and that of {title} is {needed}")
 
 
 def task_of(name: str, title: str, labels: list[str], mode: str, prompt: Prompt | dict | None = None) -> TaskSpec:

@@ -8,17 +8,17 @@ from tabulate import tabulate
 from ..errors import DataError, ModelError
 from ..models import predicting
 from ..models.checkpoints import Checkpoint, labels_of, mode_of
+from ..models.folders import CONFIG, find_checkpoint
 from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
 from ..models.probing import most_tokens
 from ..words import percent
-from .live import load_graft
+from .live import load_base, put_on
 from .localize_data import best_device, longest_text
 from .patch_file import read_patch, task_of
-from .paths import CONFIG
 
 
-def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_json: bool) -> str:
+def predict(folder: Path, texts: list[str], second: list[str], base: str, as_json: bool) -> str:
     """The probability of each label for each text, by a whole model's folder, or by that of a patch on its base model.
 
     `second` are the second sentences of pairs, or none.  Raises ModelError for a folder that has no labels to choose among:
@@ -44,14 +44,16 @@ def predict(folder: Path, texts: list[str], second: list[str], base: Path, as_js
     return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
 
 
-def _patched(folder: Path, base: Path) -> LabelModel:
+def _patched(folder: Path, base: str) -> LabelModel:
     """The base model with a patch on it, whose metadata defines how its labels are read."""
     patch = read_patch(folder)
-    use, tokenizer = patch.use, load_tokenizer(base)
+    use = patch.use
     if not use.labels or patch.stored.about.get("mode") == "generative":
         raise ModelError(f"{patch.path}: completes texts and has no labels to choose among")
+    place, _ = find_checkpoint(base)
     task = task_of(use.task, use.title, use.labels, use.mode, use.prompt)
-    return LabelModel(load_graft(base, folder), tokenizer, task, use.mode, use.max_length, best_device())
+    model, tokenizer = put_on(load_base(place, patch)), load_tokenizer(place)
+    return LabelModel(model, tokenizer, task, use.mode, use.max_length, best_device())
 
 
 def _whole(folder: Path) -> LabelModel:

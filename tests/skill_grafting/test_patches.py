@@ -1,0 +1,555 @@
+"""Patches: through every door a graft is the one of the pipeline, bit for bit, and leaves no trace; what doesn't fit is refused by name."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
+
+from skill_grafting import grafted, load_graft, open_patch
+from skill_grafting.errors import MaskError, ModelError
+from skill_grafting.grafting.apply import transplant, values_at
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.models.anatomy import CLASSES
+from skill_grafting.patches.adapter import common_sparsity
+from skill_grafting.patches.card import card_text, render
+from skill_grafting.patches.patch_file import CARD, KEY, PATCH, names_of_labels, read_patch
+from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
+from tests.pico import TOY, random_mask, same
+from tests.sealed import change_one_value, flip_bit, set_config
+from tests.skill_grafting.test_mask_file import rewrite
+
+MODES = [mode for mode in CLASSES if mode != "generative"]  # which test_completing.py is about
+BASE, EMBEDDINGS = "models/pretrained", "bert.embeddings.word_embeddings.weight"
+INPUTS = torch.tensor([[2, 17, 30, 41, 3], [2, 55, 9, 20, 3]])
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory, make_cell) -> dict[str, Project]:
+    """For each mode a project with three patches and the models that they make: two of random masks, and one of everything."""
+    made = {}
+    for mode in MODES:
+        made[mode] = project = make_project(tmp_path_factory.mktemp(f"project-{mode}"), make_cell(mode))
+        region, stored = project.cell.region, project.mask
+        other = random_mask(region, 700, 3)
+        values = {name: torch.linspace(-1, 1, len(at)) for name, at in other.indices.items()}
+        head = {name: part + 1 for name, part in stored.head.items()}
+        masks = {"first": MASK, "second": Path("masks/second"), "whole": Path("masks/whole")}
+        write_mask(project.folder / "masks/second", StoredMask(other, values, head, {**stored.about, "seed": 21}))
+        project.store(masks["whole"], GraftMask.full(region))
+        with pytest.MonkeyPatch.context() as patching:
+            patching.chdir(project.folder)
+            for name, mask in masks.items():
+                graft("export", mask, "--to", name)
+                graft("apply", name, "--base", BASE, "--to", f"{name}-model")
+    return made
+
+
+@pytest.fixture
+def standard(projects, monkeypatch) -> Project:
+    monkeypatch.chdir(projects["standard"].folder)
+    return projects["standard"]
+
+
+@pytest.fixture
+def patch(standard, tmp_path) -> Path:
+    return Path(shutil.copytree("first", tmp_path / "patch"))
+
+
+def load(folder: str | Path, mode: str = "standard", **options: object) -> nn.Module:
+    return getattr(transformers, CLASSES[mode]).from_pretrained(folder, **{"dtype": "float32", **options})
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+def loading(patch: str | Path, base: str | Path) -> str:
+    """The lines of a card and of FORMAT.md that load a patch without this project."""
+    return render("loading.py.j2", patch=patch, base=json.dumps(str(base)))
+
+
+# --- Every door ------------------------------------------------------------------------------------------------------
+
+# Everything a stranger has: torch, safetensors and transformers.  Texts are read as the card says, one at a time.
+STRANGER = """
+import sys
+import torch, transformers
+
+try:
+    import stages
+except ImportError:
+    pass
+else:
+    sys.exit("this process can import the project")
+
+def predict(model, tokenizer, mode, rows, prompt, labels):
+    found = []
+    for row in rows:
+        text, mask = row["sentence1"], tokenizer.mask_token or ""
+        if mode != "standard":
+            text = prompt["template"].replace("{sentence1}", text).replace("{mask}", mask).rstrip()
+        inputs = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.inference_mode():
+            logits = model.eval()(**inputs).logits[0]
+        if mode != "standard":
+            ids = inputs["input_ids"][0].tolist()
+            at = ids.index(tokenizer.mask_token_id) if mode == "prompt" else len(ids) - 1
+            words = [tokenizer(" " + prompt["verbalizer"][label], add_special_tokens=False)["input_ids"][0] for label in labels]
+            logits = logits[at, words]
+        found.append(logits)
+    return torch.stack(found)
+"""
+
+
+def elsewhere(script: str, folder: Path) -> str:
+    """Run Python where this project can't be imported."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    (folder / "script.py").write_text(script, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-I", "script.py"], cwd=folder, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_stranger_gets_the_predictions_of_the_pipeline_from_folders_and_patches(projects, tmp_path):
+    script = [STRANGER]
+    for mode, project in projects.items():
+        prompt, folder = TOY.prompt_for(mode), project.folder
+        task = f"tokenizer, {mode!r}, {project.cell.rows['test'][:40]!r}, {prompt and prompt.model_dump()!r}, {TOY.labels!r}"
+        script += [
+            f"tokenizer = transformers.AutoTokenizer.from_pretrained('{folder}/first-model')",
+            f"model = transformers.{CLASSES[mode]}.from_pretrained('{folder}/first-model')",
+            f"torch.save((predict(model, {task}), model.state_dict()), 'applied-{mode}')",
+            loading(folder / "first" / PATCH, folder / BASE),
+            f"torch.save((predict(model, {task}), model.state_dict()), 'loaded-{mode}')",
+        ]
+    elsewhere("\n".join(script), tmp_path)
+    for mode, project in projects.items():
+        known = project.logits(project.mask)[:40]
+        (applied, weights), (loaded, others) = (torch.load(tmp_path / f"{door}-{mode}") for door in ("applied", "loaded"))
+        assert same(weights, others), mode
+        assert all(torch.allclose(found, known, rtol=0, atol=1e-5) for found in (applied, loaded)), mode
+        nothing = StoredMask(GraftMask.empty(project.cell.region), {}, project.mask.head, {})
+        assert not torch.allclose(known, project.logits(nothing)[:40], atol=1e-2), "control"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_graft_of_everything_is_the_fine_tuned_model_bit_for_bit_through_every_door(projects, mode, monkeypatch):
+    project = projects[mode]
+    monkeypatch.chdir(project.folder)
+    live, scope = load(BASE, mode), {}
+    exec(loading(Path("whole") / PATCH, BASE), scope)
+    with grafted(live, "whole"):
+        doors = {"swapped": state(live)}
+    doors |= {"applied": state(load("whole-model", mode)), "loaded": state(load_graft(BASE, "whole")), "by hand": scope["weights"]}
+    after, before, moved = project.cell.finetuned(), load_file(f"{BASE}/model.safetensors"), project.cell.region.shapes
+    for door, found in doors.items():
+        assert all(torch.equal(found[name], after[name]) for name in moved), door
+        assert all(torch.equal(found[name], values) for name, values in before.items() if name not in moved), door
+        assert all(torch.equal(found[name], values) for name, values in project.mask.head.items()), door
+    assert any(not torch.equal(before[name], after[name]) for name in moved), "control"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_outside_the_mask_changes_and_a_swap_leaves_no_trace(projects, mode, monkeypatch):
+    project = projects[mode]
+    monkeypatch.chdir(project.folder)
+    model, stored = load(BASE, mode, id2label={0: "x", 1: "y"}), project.mask
+    before, config = state(model), model.config.to_dict()
+    wanted = {name: state(load(f"{name}-model", mode)) for name in ("first", "second")}
+    expected = {**before, **transplant(project.cell.pretrained(), stored.values, stored.mask), **stored.head}
+    assert same({name: wanted["first"][name] for name in expected}, expected)
+    opened = {name: open_patch(name, model) for name in wanted}
+    for name in ("first", "second", "second", "first"):
+        with grafted(model, opened[name]) as given:
+            assert given is model and same(state(model), wanted[name])
+            assert (model.config.id2label == {0: "negative", 1: "positive"}) == (mode == "standard")
+        assert same(state(model), before) and model.config.to_dict() == config
+    assert not same(wanted["first"], wanted["second"]) and not same(wanted["first"], before), "control"
+
+
+def test_an_applied_patch_is_an_ordinary_folder_whatever_the_form_of_its_base(patch, standard, pico_bert, tmp_path):
+    """The folder that the stage `model` started from has other heads and, for tensors, other names."""
+    assert {*load_file(pico_bert / "model.safetensors")} != {*load_file(f"{BASE}/model.safetensors")}
+    for given, base, name in ((patch / PATCH, BASE, "file"), (patch, pico_bert, "foreign")):
+        graft("apply", given, "--base", base, "--to", tmp_path / name)
+        assert (tmp_path / name / "model.safetensors").read_bytes() == Path("first-model/model.safetensors").read_bytes()
+    files = {CARD, "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in Path("first-model").iterdir()} == files
+    config = json.loads(Path("first-model/config.json").read_text())
+    assert config["id2label"] == {"0": "negative", "1": "positive"} and config["label2id"]["positive"] == 1
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    for folder in (patch, Path("first-model")):
+        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1, "who may read the card may read the rest"
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_a_model_that_apply_writes_has_the_type_of_its_base(standard, tmp_path, monkeypatch, kind):
+    for folder, name in ((BASE, "base"), ("first-model", "tuned")):
+        shutil.copytree(BASE, tmp_path / name, ignore=shutil.ignore_patterns("SHA256SUMS", "anatomy.json"))
+        load(folder).to(getattr(torch, kind)).save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    graft("localize", "--base", "base", "--finetuned", "tuned", "--to", "patch", "--sparsity", "0.5", "--task", "toy")
+    graft("apply", "patch", "--base", "base", "--to", "applied")
+    found = load("applied", dtype="auto")
+    assert found.config.dtype == next(found.parameters()).dtype == getattr(torch, kind)
+    assert same(state(found.float()), state(load_graft("base", "patch")))
+    sizes = [(Path(name) / "model.safetensors").stat().st_size for name in ("applied", "base")]
+    assert sizes[0] < 1.1 * sizes[1]
+
+
+def test_a_model_without_a_padding_token_gets_the_one_of_its_tokenizer(standard, pico_gpt2, tmp_path):
+    tuned = transformers.AutoModelForSequenceClassification.from_pretrained(pico_gpt2)
+    for weight in tuned.parameters():
+        weight.data += 0.1
+    tuned.save_pretrained(tmp_path / "tuned")
+    graft("localize", "--base", pico_gpt2, "--finetuned", tmp_path / "tuned", "--to", tmp_path / "patch")
+    graft("apply", tmp_path / "patch", "--base", pico_gpt2, "--to", tmp_path / "to")
+    base, applied = (json.loads((folder / "config.json").read_text()) for folder in (pico_gpt2, tmp_path / "to"))
+    assert base.get("pad_token_id") is None and applied["pad_token_id"] == applied["eos_token_id"] == 0
+
+
+# --- On live models --------------------------------------------------------------------------------------------------
+
+
+def test_nested_swaps_and_an_exception_restore_every_bit(standard):
+    model = load(BASE)
+    before = state(model)
+    with pytest.raises(KeyError), grafted(model, "first"):
+        outer = state(model)
+        second = open_patch("second", model)  # compared with the model beneath
+        with grafted(model, second):
+            inner = state(model)
+            with grafted(model, "first"):
+                pass
+            assert same(state(model), inner)
+        assert same(state(model), outer)
+        with grafted(model, Path("second") / PATCH):
+            assert same(state(model), inner)
+            raise KeyError
+    assert same(state(model), before)
+    assert not same(outer, before) and not same(inner, outer)
+
+
+def test_a_stop_in_the_midst_of_a_swap_restores_every_bit(standard):
+    model = load(BASE)
+    before, opened = state(model), open_patch("first", model)
+    opened.places.insert(3, (opened.places[3][0], torch.tensor([10**9]), torch.ones(1)))  # fails while it is read
+    with pytest.raises(IndexError), grafted(model, opened):
+        pass
+    opened.places[3] = (opened.places[4][0], torch.tensor([0]), torch.ones(2))  # fails while it is written
+    with pytest.raises(RuntimeError), grafted(model, opened):
+        pass
+    assert same(state(model), before)
+    swaps = [grafted(model, name) for name in ("first", "second")]
+    for swap in swaps:
+        swap.__enter__()
+    for swap in swaps:  # the first one in is not the last one out
+        with pytest.raises(RuntimeError, match="load it anew"):
+            swap.__exit__(None, None, None)
+
+
+def test_swaps_work_in_inference_mode_and_spoil_no_gradient_unseen(standard):
+    model = load(BASE)
+    before, opened = state(model), open_patch("first", model)
+    with torch.inference_mode(), grafted(model, opened):
+        inside = model(INPUTS).logits
+    assert same(state(model), before) and not torch.equal(inside, model(INPUTS).logits), "control"
+    assert torch.equal(inside, load_graft(BASE, "first")(INPUTS).logits)
+    with grafted(model, opened):
+        loss = model(INPUTS).logits.sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # of weights that are gone
+
+
+def test_a_model_is_turned_into_another_dtype_after_its_patch_was_opened(standard):
+    model = load(BASE)
+    opened = open_patch("first", model)
+    before = state(model.to(torch.bfloat16))
+    with grafted(model, opened):
+        found = state(model)
+    assert same(state(model), before) and not same(found, before)
+    assert same(found, state(load_graft(BASE, "first", dtype="bfloat16")))
+    assert same(found, state(load("first-model").to(torch.bfloat16)))
+    with pytest.raises(MaskError, match=r"\(\w{12}\); its numbers are rounded: load it in float32, open the patch, then"):
+        open_patch("first", load(BASE, dtype="bfloat16"))
+
+
+def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(projects, tmp_path, monkeypatch):
+    shutil.copytree(projects["prompt"].folder / BASE, tmp_path / "base", ignore=shutil.ignore_patterns("SHA*", "anatomy*"))
+    monkeypatch.chdir(tmp_path)
+    half = load("base", "prompt").to(torch.bfloat16)
+    half.float().save_pretrained("base")
+    tuned = load("base", "prompt")
+    for weight in tuned.parameters():
+        weight.data += 0.01
+    tuned.save_pretrained("tuned")
+    graft("localize", "--base", "base", "--finetuned", "tuned", "--to", "patch", "--sparsity", "0.1")
+    model = load("base", "prompt", dtype="bfloat16")
+    before = state(model)
+    with pytest.warns(UserWarning, match="its values are rounded from torch.float32 to the model's torch.bfloat16"):
+        opened = open_patch("patch", model)
+    with grafted(model, opened):
+        inside = state(model)
+    assert same(inside, state(load_graft("base", "patch", dtype=torch.bfloat16)))
+    assert same(state(model), before) and not same(inside, before), "control"
+
+
+# --- Damaged, forged and hostile -------------------------------------------------------------------------------------
+
+
+def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
+    """Changed by somebody who knows how to write the digest anew."""
+    return lambda file: rewrite(file, change)
+
+
+def in_header(**changes: object) -> Callable[[Path], None]:
+    return forged(lambda _, header: header[KEY].update(changes))
+
+
+def with_config(**changes: object) -> Callable[[Path], None]:
+    return forged(lambda _, header: header[KEY]["config"].update(changes))
+
+
+def with_head(name: str, *shape: int) -> Callable[[Path], None]:
+    return forged(lambda tensors, _: tensors.update({f"head/{name}": torch.zeros(shape)}))
+
+
+def with_points(tensors: dict, _: dict) -> None:
+    tensors.update({name: part.float() for name, part in tensors.items() if "indices/" in name})
+
+
+# what damage a mask file may have at all is in test_mask_file.py
+DAMAGED = {
+    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-99]), "damaged: "),
+    "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written"),
+    "an old patch": (in_header(version=1), "format version 1 of a patch, this program reads 3"),
+    "no labels": (forged(lambda _, header: header[KEY].pop("labels")), "damaged: patch.labels"),
+    "a mask": (forged(lambda _, header: header.pop(KEY)), "is a mask, not a patch; `graft export"),
+    "a number as a fingerprint": (in_header(fingerprint=3), "damaged: patch.fingerprint: 3 is not allowed"),
+    "gone": (Path.unlink, "no such mask or patch"),
+}
+HEAD = "its head of AutoModelForSequenceClassification for 2 labels is "
+HOSTILE = {
+    "fewer layers": (with_config(num_hidden_layers=1), "damaged: patch.config: 'num_hidden_layers' is not allowed"),
+    "another kind": (with_config(model_type="gpt2"), "damaged: patch.config: 'model_type' is not allowed"),
+    "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config: 'auto_map' is not allowed"),
+    "a kernel": (with_config(_attn_implementation="evil/kernel"), "damaged: patch.config: '_attn_implementation' is not"),
+    "another class": (in_header(auto_class="AutoModelForQuestionAnswering"), "damaged: patch.auto_class: 'AutoModelForQ"),
+    "padding of no token": (with_config(pad_token_id=10**6), "damaged: patch.config.pad_token_id is 1000000, and the model has"),
+    "embeddings as a head": (with_head(EMBEDDINGS, 70, 32), HEAD),
+    "a head for three labels": (with_head("classifier.bias", 3), HEAD),
+    "half a head": (forged(lambda tensors, _: tensors.pop("head/classifier.bias")), HEAD),
+    "indices with a point": (forged(with_points), "damaged: bert.*: indices must be one row of whole numbers"),
+}
+# this one can't harm whoever loads a patch by hand: it is read only where there is a place for it
+PASSED_OVER = "embeddings as a head"
+
+
+@pytest.mark.parametrize("case", [*DAMAGED, *HOSTILE])
+def test_a_damaged_or_hostile_patch_is_refused_in_one_line_and_nothing_is_written(patch, case, capsys, tmp_path):
+    change, message = (DAMAGED | HOSTILE)[case]
+    change(patch / PATCH)
+    line = refused(capsys, "apply", patch, "--base", BASE, "--to", tmp_path / "to")
+    assert re.match(f"{re.escape(str(patch / PATCH))}: {message}", line), line
+    model = load(BASE)
+    before = state(model)
+    with pytest.raises(MaskError), grafted(model, patch):
+        pass
+    assert same(state(model), before)
+
+
+def test_the_lines_of_the_card_load_a_patch_refuse_others_and_change_nothing_else(patch, standard, tmp_path):
+    text = loading(PATCH, "path/to/pico")
+    assert FENCE.findall((patch / CARD).read_text(encoding="utf-8"))[1] == text
+    page = (ROOT / "docs/FORMAT.md").read_text(encoding="utf-8")
+    assert loading("shared/movies/patch.safetensors", BASE) in FENCE.findall(page), "FORMAT.md shows other lines"
+    for folder in ("base", "other"):
+        shutil.copytree(BASE, tmp_path / folder)
+    change_one_value(tmp_path / "other", EMBEDDINGS)
+    changes = {"honest": None, "another base": None, "one bit": DAMAGED["one bit"][0]}
+    changes |= {case: change for case, (change, _) in HOSTILE.items()}
+    for case, change in changes.items():
+        shutil.copyfile(patch / PATCH, tmp_path / case)
+        if change:
+            change(tmp_path / case)
+    script = f"""
+import torch
+for case in {[*changes]}:
+    scope, base = {{}}, "other" if case == "another base" else "base"
+    try:
+        exec({text!r}.replace({PATCH!r}, case).replace("path/to/pico", base), scope)
+    except (AssertionError, KeyError) as error:
+        print(case, str(error).partition("\\n")[0], sep=": ")
+    else:
+        torch.save((scope["model"].state_dict(), scope["model"].config.id2label), f"{{case}}.pt")
+"""
+    stopped = dict(line.split(": ", 1) for line in elsewhere(script, tmp_path).splitlines())
+    assert [*stopped] == [case for case in changes if case not in ("honest", PASSED_OVER)]
+    assert stopped["another base"] == "another base model"
+    for case in ("honest", PASSED_OVER):
+        loaded, labels = torch.load(tmp_path / f"{case}.pt")
+        assert same(loaded, load_file("first-model/model.safetensors")) and labels == {0: "negative", 1: "positive"}, case
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ({"_attn_implementation": "evil/kernel"}, "a kernel of the hub"), ({"auto_map": {"AutoConfig": "evil.Config"}}, "code that comes with the model"),
+])  # fmt: skip
+def test_code_that_a_base_names_is_never_asked_for(standard, tmp_path, capsys, setting, words):
+    shutil.copytree(BASE, tmp_path / "base", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    set_config(tmp_path / "base", **setting)
+    with pytest.raises(ModelError, match=f"config.json: {next(iter(setting))} names {words}"):
+        load_graft(tmp_path / "base", "first")
+    assert words in refused(capsys, "apply", "first", "--base", tmp_path / "base", "--to", tmp_path / "new")
+
+
+def test_a_strangers_text_is_text_in_a_card_and_on_a_terminal(patch, capsys, tmp_path):
+    """No tag, link or line of its own in Markdown, the letters as they are in code, no control characters on a terminal."""
+    whole = read_patch(patch)
+    changes = {"title": "<script>\n# Free", "labels": ["<img src=x>", "R&D [a](b)"], "base": "R&D_a"}
+    changes["config"] = whole.use.config | names_of_labels(changes["labels"], whole.use.auto_class)
+    whole = replace(whole, use=whole.use.model_copy(update=changes))
+    card = card_text(whole, {"grafted": {"n": 24, "score": 0.5}}, "peft")
+    parts = card.partition("\n---\n")[2].split("```")
+    prose, code = "".join(parts[::2]), "".join(parts[1::2])
+    assert r"1 R&D \[a\](b)" in prose and r"&lt;script>\\n# Free" in prose and not re.search(r"<(?!/?code>)\w", prose)
+    assert "'R&D [a](b)'" in code and '"path/to/R&D_a"' in code
+    assert "| model | n | score |\n| :-- | --: | --: |\n| grafted | 24 | 50.0 |\n" in prose
+    about = {**whole.stored.about, "localizer": "\x1b[2J\u202e", KEY: whole.use.model_dump()}
+    write_mask(tmp_path / "odd.safetensors", replace(whole.stored, about=about))
+    graft("inspect", tmp_path / "odd.safetensors")
+    assert "\\u001b[2J\\u202e" in capsys.readouterr().out
+    line = refused(capsys, "inspect", tmp_path / "\x1b[2J")
+    assert "\\u001b[2J: no such mask or patch" in line and "\x1b" not in line
+
+
+# --- Other models ----------------------------------------------------------------------------------------------------
+
+MADE_FOR = r"was made for pico \(fingerprint \w{12}\), not for "
+
+
+@pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", EMBEDDINGS])
+def test_a_base_model_that_differs_in_one_number_is_refused(patch, name, capsys, tmp_path):
+    shutil.copytree(BASE, tmp_path / "base")
+    change_one_value(tmp_path / "base", name)
+    line = refused(capsys, "apply", patch, "--base", tmp_path / "base", "--to", tmp_path / "to")
+    assert re.search(rf"{MADE_FOR}the model in {tmp_path / 'base'} \(\w{{12}}\)$", line), line
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda projects: load(BASE, num_labels=3), rf"{HEAD}classifier.bias \[2\], .*, and that of this BertForSequenceClassification is classifier.bias \[3\]"),
+    (lambda projects: load(projects["prompt"].folder / BASE, "prompt"), rf"{MADE_FOR}this BertForMaskedLM: bert.pooler.dense.bias is \[32\] there and none here"),
+    (lambda projects: load(BASE, num_hidden_layers=1), r"bert.encoder.layer.1.attention.output.LayerNorm.bias is \[32\] there and none here"),
+    (lambda projects: load(BASE).to("meta"), "is torch.float32 on meta; only plain"),
+    (lambda projects: nn.Linear(2, 2), "is for a model of transformers .AutoModelForSequenceClassification., not for this Linear"),
+])  # fmt: skip
+def test_other_live_models_are_refused_by_name(standard, projects, make, words):
+    with pytest.raises(MaskError, match=words):
+        open_patch("first", make(projects))
+
+
+def test_a_patch_is_for_the_model_that_it_was_opened_for(standard, pico_llama, capsys, tmp_path):
+    opened = open_patch("first", load(BASE))
+    with pytest.raises(ModelError, match="was opened for another model"), grafted(load(BASE), opened):
+        pass
+    for base, words in ((pico_llama, r"bert.* is \[.*\] there and none here$"), (tmp_path, "config.json and model.safetensors missing")):
+        assert re.search(words, refused(capsys, "apply", "first", "--base", base, "--to", tmp_path / "to"))
+
+
+# --- Adapters --------------------------------------------------------------------------------------------------------
+
+
+def export(capsys, *words: object) -> str:
+    capsys.readouterr()
+    graft("export", *words)
+    return capsys.readouterr().out
+
+
+def store_part(project: Project, path: Path, keep: Callable[[str], bool]) -> Path:
+    """The mask in some of its tensors."""
+    indices = {name: at for name, at in project.mask.mask.indices.items() if keep(name)}
+    mask = GraftMask(project.mask.mask.region, indices)
+    write_mask(path, replace(project.mask, mask=mask, values=values_at(project.cell.finetuned(), mask)))
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
+@pytest.mark.parametrize("mode", ["standard", "autoregressive"])
+def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkeypatch, capsys):
+    from peft import PeftModel
+
+    monkeypatch.chdir(projects[mode].folder)
+    mask = store_part(projects[mode], tmp_path / "mask", lambda name: "bias" not in name or "Norm" in name)
+    line = export(capsys, mask, "--as", "peft", "--to", tmp_path / "adapter")
+    graft("export", mask, "--to", tmp_path / "patch")
+    assert "values in" in line and "norms whole" in line and "left out" not in line
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {CARD, "adapter_config.json", "adapter_model.safetensors"}
+    wanted = load_graft(BASE, tmp_path / "patch")
+    base = load(BASE, mode, **({"num_labels": 2} if mode == "standard" else {}))
+    model = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    with torch.inference_mode():
+        found, known, bare = model(INPUTS).logits, wanted(INPUTS).logits, load(BASE, mode)(INPUTS).logits
+    assert torch.allclose(found, known, rtol=0, atol=1e-5)
+    assert not torch.allclose(bare, known, rtol=0, atol=1e-2), "control"
+    merged = state(model.merge_and_unload())
+    gaps = {name: float((merged[name] - values).abs().max()) for name, values in state(wanted).items()}
+    assert max(gaps.values()) == 0 or ("but for" in line and max(gaps.values()) < 1e-7)
+
+
+def test_what_an_adapter_can_t_hold_is_refused_with_its_count_or_left_out(standard, tmp_path, monkeypatch, capsys):
+    at, to = standard.mask.mask.indices, tmp_path / "to"
+    count = sum(len(at[name]) for name in at if name.endswith("bias") and "Norm" not in name)
+    line = refused(capsys, "export", MASK, "--as", "peft", "--to", to)
+    assert count and line.startswith(f"{MASK}: a peft adapter can't hold {count} of 400 values; --leave-out leaves these")
+    assert f"left out: {count} of 400 values\n" in export(capsys, MASK, "--as", "peft", "--leave-out", "--to", to)
+    assert f"left out: {count} of 400" in (to / CARD).read_text()
+    norms = store_part(standard, tmp_path / "norms", lambda name: "Norm" in name)
+    assert "selects nothing in the weights of linear" in refused(capsys, "export", norms, "--as", "peft", "--to", tmp_path / "no")
+
+    def forward(self, hidden: Tensor, before: Tensor) -> Tensor:  # reads a weight without calling its layer
+        return self.LayerNorm(torch.nn.functional.linear(hidden, self.dense.weight, self.dense.bias) + before)
+
+    mask = store_part(standard, tmp_path / "mask", lambda name: "output.dense.weight" in name)
+    export(capsys, mask, "--as", "peft", "--to", tmp_path / "control")
+    for kind in (BertOutput, BertSelfOutput):
+        monkeypatch.setattr(kind, "forward", forward)
+    line = refused(capsys, "export", mask, "--as", "peft", "--to", tmp_path / "no")
+    assert "a peft adapter would not be the graft: the logits of this model differ by " in line
+
+
+def test_every_layer_gets_the_places_it_needs():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        sizes = torch.randint(1, 10**7, (6,), generator=generator).tolist()
+        needed = [int(torch.randint(1, size + 1, (1,), generator=generator)) for size in sizes]
+        sparsity = common_sparsity([*zip(needed, sizes, strict=True)])
+        places = [int(size * (1 - sparsity)) for size in sizes]
+        assert 0 <= sparsity < 1 and all(there >= need for there, need in zip(places, needed, strict=True))
+        assert any(there == need for there, need in zip(places, needed, strict=True)), "no more than it takes"
+
+
+def test_no_other_difference_comes_nearer_to_a_value():
+    generator = torch.Generator().manual_seed(1)
+    before = torch.randn(100_000, generator=generator)
+    after = (before + 0.3 * torch.randn(100_000, generator=generator).double()).float()
+    delta = after - before
+    missed = before + delta != after
+    assert 0 < int(missed.sum()) < 10_000
+    for end in (-torch.inf, torch.inf):
+        near = delta
+        for _ in range(6):
+            near = torch.nextafter(near, torch.full_like(near, end))
+            assert not bool((before + near == after)[missed].any())
