@@ -72,7 +72,7 @@ class TaskSequence:
     Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same random head,
     batches and dropout, whichever tasks came before.  So the first task of a naive sequence is that fine-tuning, bit for bit where
     the caps on steps agree.
-    `rows`: task -> split -> rows; `finetune` is the section with the cap of the sequence.
+    `rows`: task -> split -> rows.
     """
 
     shared: SharedModel
@@ -90,10 +90,9 @@ class TaskSequence:
         splits = ("train", "dev", "test")
         rows = {task: {split: read_rows(paths.sample(task, seed, split)) for split in splits} for task in order}
         chosen = {task: chosen_point(task, seed) for task in order}
-        settings = params.finetune.model_copy(update={"max_steps": params.sequence.max_steps})
         with seeded_torch("sequence", seed):  # no head of a load for all is used: see new_head
-            shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, settings.dropout)
-        return cls(shared, rows, chosen, settings, params.model, seed)
+            shared = SharedModel.load(paths.PRETRAINED, specs, params.model, machine, params.finetune.dropout)
+        return cls(shared, rows, chosen, params.finetune, params.model, seed)
 
     def view(self, task: str) -> LabelModel:
         """The shared model as it reads this task."""

@@ -121,8 +121,7 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
 def main(method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
     params = load_params(
-        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.max_steps",
-        "sequence.test_max", f"order.{order}", f"method.{method}",
+        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
     make_folders(paths.stage_dir("sequence", (method, order), seed))
     if not getattr(params.order, order):

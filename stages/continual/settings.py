@@ -12,7 +12,6 @@ from stages.workflow.core.rules import Choice, is_on, not_among
 class SequenceParams(Section):
     methods: list[Literal["naive", "grafting", "replay", "ewc"]]
     orders: list[Name]
-    max_steps: Positive | None
     test_max: Count
 
 

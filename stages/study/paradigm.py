@@ -34,7 +34,6 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     mode = {"mode": "standard"} if paradigm == STANDARD else {}
     training = open_training(task, seed, Params(**vars(params.model) | mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
-    settings = settings.model_copy(update={"max_steps": params.paradigm.max_steps})
     title = f"paradigm {paradigm} {task}-{seed}"
     with progress(title, training.total_steps(settings), "step") as bar:
         done = finetune(training, settings, bar.update)
@@ -75,7 +74,7 @@ def main(paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     params = load_params(
         "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
-        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.max_steps", "paradigm.adamw",
+        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.adamw",
     )  # fmt: skip
     make_folders(paths.stage_dir("paradigm", (paradigm,), seed))
     machine = runtime.start(params.runtime)

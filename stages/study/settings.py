@@ -72,7 +72,6 @@ class ParadigmParams(Section):
     paradigms: list[Literal["sgd", "adamw", "adamw_l1", "standard"]]
     tasks: Tasks
     sparsities: list[Share]
-    max_steps: Positive | None
     adamw: AdamWParams
 
 

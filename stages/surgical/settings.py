@@ -47,14 +47,12 @@ class LayerTraining(Section):
     learning_rate: Rate
     warmup_steps: Count
     batch_size: Positive
-    max_steps: Positive | None
 
     def over(self, finetune: FinetuneParams) -> WarmedUp:
         """The section `finetune` as Lodha et al. train: whole layers, AdamW, one point for a grid."""
         grid = {"learning_rates": [self.learning_rate], "batch_sizes": [self.batch_size]}
-        steps = {"warmup_steps": self.warmup_steps, "max_steps": self.max_steps}
-        published = {"optimizer": "adamw", "schedule": "linear", "weight_decay": 0.01}
-        return WarmedUp(**{**finetune.model_dump(), **grid, **steps, **published, "train": ["layers", *self.also]})
+        published = {"optimizer": "adamw", "schedule": "linear", "warmup_steps": self.warmup_steps, "weight_decay": 0.01}
+        return WarmedUp(**{**finetune.model_dump(), **grid, **published, "train": ["layers", *self.also]})
 
 
 class SurgeryParams(Section):
@@ -91,10 +89,10 @@ def problems(values: Values) -> Iterator[str]:
     if is_on(values, "fim"):  # without surgery too, since the report shows the ranking
         yield from not_among(values, "surgery.score.target", "fim.scores.targets")
         yield from not_among(values, "surgery.score.examples", "fim.scores.examples")
-    training = values["surgery"].training
+    warmup, steps = values["surgery"].training.warmup_steps, values["finetune"].max_steps
     trains = is_on(values, "surgery") or is_on(values, "robustness")
-    if trains and training.max_steps and training.warmup_steps >= training.max_steps:
+    if trains and steps and warmup >= steps:
         yield (
-            f"surgery.training.warmup_steps: a warm-up of {training.warmup_steps} steps is longer than training's "
-            f"{training.max_steps} (surgery.training.max_steps), or as long; the learning rate would never reach its value"
+            f"surgery.training.warmup_steps: a warm-up of {warmup} steps is longer than training's "
+            f"{steps} (finetune.max_steps), or as long; the learning rate would never reach its value"
         )

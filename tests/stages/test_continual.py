@@ -56,7 +56,7 @@ def params(mode: str) -> SimpleNamespace:
     }
     return SimpleNamespace(
         model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
-        sequence=SimpleNamespace(max_steps=STEPS, test_max=TEST),
+        sequence=SimpleNamespace(test_max=TEST),
         order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
         method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
     )  # fmt: skip

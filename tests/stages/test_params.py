@@ -570,7 +570,7 @@ def test_what_does_not_fit_is_named_where_the_pipeline_is_used_and_nowhere_else(
         {"readout.readouts": [], "sweep.sparsities": [], "sweep.localizers": ["nix"]},
         {"study.tasks": [], "sweep.sparsities": [0.9], "readout.sparsities": []},
         {"fim.tasks": [], "surgery.score.examples": 5, "fim.scores.targets": ["expected"]},
-        {"surgery.selections": [], "robustness.tasks": [], "surgery.training.warmup_steps": 99},
+        {"surgery.selections": [], "robustness.tasks": [], "surgery.training.warmup_steps": 9999},
         {"merge.groups": {}, "combination.methods": ["nix"]},
         {"tasks": ["movies"], "ood.sets": {}, "combination.methods": ["nix"]},
         {"multitask.tasks": [], "skill.localizers": ["nix"]},
@@ -586,11 +586,11 @@ def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
 
 
 def test_a_warmup_matters_as_long_as_one_stage_trains_by_it():
-    long = {"surgery.training.warmup_steps": 99}
+    long = {"surgery.training.warmup_steps": 9999}
     offs = {"surgery.tasks": []}, {"robustness.tasks": []}, {}
     [one], [other], [both] = (problems_of(long | off) for off in offs)
     assert one == other == both
-    assert one.startswith("surgery.training.warmup_steps: a warm-up of 99 steps is longer than training's 40")
+    assert one.startswith("surgery.training.warmup_steps: a warm-up of 9999 steps is longer than training's 1000")
 
 
 def test_a_parameter_efficient_method_without_its_size_is_told_what_there_is():

@@ -81,7 +81,7 @@ def sweep_settings(*sparsities: float) -> SimpleNamespace:
 
 
 def paradigm_settings(**changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"sparsities": SPARSITIES, "adamw": ADAMW, "max_steps": 20, **changes})
+    return SimpleNamespace(**{"sparsities": SPARSITIES, "adamw": ADAMW, **changes})
 
 
 def trajectory_settings(**changes: Any) -> SimpleNamespace:
@@ -311,7 +311,7 @@ def test_the_record_of_a_paradigm(after_main, paradigm, mode):
     before = {path.name for path in paths.FINETUNED.rglob("*")}
     assert f"paradigm {paradigm} toy-{SEED}: " in finetune_and_graft(paradigm, "toy", SEED, params(mode), runtime())
     record, predictions = record_of("paradigm", paradigm)
-    assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == 20
+    assert record["paradigm"] == paradigm and record["training"]["chosen"]["steps"] == TRAINING.max_steps
     keys = {(row["test_set"], row["variant"], row.get("sparsity")) for row in record["rows"]}
     grafts = {(name, kind, share) for name in ("toy", OTHER) for kind in GRAFTS for share in SPARSITIES}
     assert keys == grafts | {("toy", FINETUNED, None), (OTHER, FINETUNED, None)} and len(record["rows"]) == len(keys)

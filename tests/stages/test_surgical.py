@@ -63,13 +63,14 @@ ROWS = {"train": toy_rows(24, 1), "dev": toy_rows(16, 2), "test": toy_rows(40, 3
 
 
 def params(**changes: Any) -> SimpleNamespace:
-    """All settings of the pipeline's stages; `changes` are of the training."""
-    training = {"also": [], "learning_rate": 3e-3, "warmup_steps": 2, "batch_size": 8, "max_steps": 12, **changes}
+    """All settings of the pipeline's stages; `changes` are of the training, its steps those of any fine-tuning."""
+    steps = changes.pop("max_steps", 12)
+    training = {"also": [], "learning_rate": 3e-3, "warmup_steps": 2, "batch_size": 8, **changes}
     score = ChosenScore(target="empirical", aggregation="sum_fro", examples=6)
     operation = {"tasks": ["toy"], "test_max": 0, "draws": 3, "training": LayerTraining(**training), "score": score}
     return SimpleNamespace(
         model=model_settings("standard"),
-        finetune=finetune_settings(dropout=0.2),
+        finetune=finetune_settings(dropout=0.2, max_steps=steps),
         fim=SimpleNamespace(tasks=["toy"], scores=FimScores(targets=TARGETS, examples=[6, 3, 100, 200], heads=2)),
         surgery=SimpleNamespace(**operation),
         robustness=SimpleNamespace(tasks=["toy"], every=5),
