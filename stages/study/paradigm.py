@@ -42,7 +42,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     with evaluation.progress(title):
         evaluation.predict(FINETUNED)
         cell = GraftCell.of(done.model, seed, params.graft.region)
-        axes = predict_grafts(cell, training.rows["train"], params, evaluation)
+        axes = predict_by_size(cell, training.rows["train"], params, evaluation)
     predictions = evaluation.predictions()
     rows = score_rows(predictions, training.task, params.calibration.bins)
     scores = [{**row, **axes.get(row["variant"], {})} for row in rows]
@@ -51,7 +51,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     return f"{title}: {evaluation.describe()}"
 
 
-def predict_grafts(
+def predict_by_size(
     cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
     """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""

@@ -90,7 +90,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     chosen = chosen_point(task, seed)
     settings = at_point(params.finetune, chosen)
     steps = training.steps(settings)
-    due = checkpoints(steps, looks)
+    due = due_steps(steps, looks)
     own = read_test_sets(task, seed)[task][: params.study.test_max or None]
     anatomy = read_anatomy(paths.PRETRAINED)
     names = [*anatomy.region(params.graft.region).shapes, *anatomy.names([HEAD])]
@@ -101,7 +101,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     repeated = all(torch.equal(weight.detach().cpu(), stored[name]) for name, weight in model.parameters().items())
     cell = GraftCell.of(model, seed, params.graft.region)
     masks = regions_at(looks.region_step, seen, cell, training.rows["train"], params)
-    predict_grafts(seen, cell, masks)
+    predict_at_steps(seen, cell, masks)
     predictions = seen.evaluation.predictions()
     scores = variant_rows(predictions, task, seed, params.calibration.bins)
     about = {**cell.about(), "region_step": looks.region_step, "chosen": chosen, "equals_finetuned": repeated}
@@ -110,7 +110,7 @@ def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
     return f"trajectory {task}-{seed}: {len(due)} checkpoints, {len(masks)} regions of step {looks.region_step}{ends}"
 
 
-def checkpoints(steps: int, settings: Checkpoints) -> list[int]:
+def due_steps(steps: int, settings: Checkpoints) -> list[int]:
     """Every `settings.every` steps and after the last one.
 
     Raises ParamsError if that is after the last step only, or `settings.region_step` is none of them.
@@ -145,7 +145,7 @@ def regions_at(
     return found
 
 
-def predict_grafts(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:
+def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:
     """Predict the graft of every checkpoint in every region, each under the checkpoint's own head."""
     before = {name: values.cpu() for name, values in cell.pretrained.items()}
     for sparsity, mask in masks.items():

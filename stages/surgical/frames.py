@@ -19,11 +19,11 @@ from stages.surgical.rankings import (
     LAYERS_TO_RANK,
     across,
     agreement,
-    checkpoints,
     chosen,
     mask_share_in_top,
     of_heads,
     of_pairs,
+    over_training,
     rank_correlations,
 )  # fmt: skip
 from stages.surgical.selections import order, parse
@@ -65,7 +65,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
             layers=[layer_text(layers).replace(",", "") for layers in surgery.layers],
             flagged=~gained(surgery.majority, surgery.accuracy, params.surgical.margin),
         ),
-        "robustness": checkpoints(steps),
+        "robustness": over_training(steps),
         "regions": regions,
         "bridge": rank_correlations(chosen(fim, **score), regions, steps),
         "run": run_frame(params).assign(

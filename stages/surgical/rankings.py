@@ -87,7 +87,7 @@ def mask_share_in_top(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[
     return pd.DataFrame(rows, columns=[*CELL, "size", "share", "chance"])
 
 
-def checkpoints(steps: pd.DataFrame) -> pd.DataFrame:
+def over_training(steps: pd.DataFrame) -> pd.DataFrame:
     """Agreement of each ranking during training with that of step 0, and movement relative to the pretrained norm."""
     rows = []
     for (task, seed), cell in steps.groupby(CELL, sort=False):

@@ -50,7 +50,7 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
         for task in tasks:
             evidence = evidence_of(model, region, task, seed)
             for kind, mask in masks(evidence, params).items():
-                model.put(prune(pretrained, mask))
+                model.put(zeroed(pretrained, mask))
                 for key in model.sets:
                     logits[key[0]][f"{kind}_{task}"] = model.current(key)
             overlaps[task] = single_round(evidence, params, task, seed)
@@ -82,7 +82,7 @@ def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
     }
 
 
-def prune(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
+def zeroed(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The pretrained region with 0 at every parameter that the mask selects."""
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 

@@ -147,7 +147,7 @@ def test_json_and_rows_come_back_as_they_were_and_nothing_else_is_read(tmp_path)
 
 def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(project, capsys, monkeypatch):
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr("stages.workflow.core.settings.require_listed", lambda *_: None)
+    monkeypatch.setattr("stages.workflow.core.settings.require_known", lambda *_: None)
 
     @stage
     def main(task: str, seed: int) -> None:

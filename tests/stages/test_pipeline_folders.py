@@ -250,7 +250,7 @@ def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(proj
 def test_a_stage_that_dvc_started_looks_for_edits_and_one_that_nobody_records_does_not(project, monkeypatch, by_dvc):
     looked = []
     monkeypatch.setattr(stage, "require_unchanged", looked.append)
-    monkeypatch.setattr(settings, "require_listed", lambda *_: None)
+    monkeypatch.setattr(settings, "require_known", lambda *_: None)
     monkeypatch.delenv("DVC_STAGE", raising=False)
     if by_dvc:
         monkeypatch.setenv("DVC_STAGE", "toy")

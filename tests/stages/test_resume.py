@@ -226,7 +226,7 @@ def test_a_stage_is_told_by_its_arguments_settings_and_code(project, monkeypatch
     monkeypatch.setattr(checkpoint, "keeping", noting)
     monkeypatch.setattr(params, "READ", [(Path("params.yaml"), ("seeds",), Params(seeds=[1]))])
     monkeypatch.setattr(params, "checkpoint_seconds", lambda: 120)
-    monkeypatch.setattr(params, "require_listed", lambda module, arguments: None)
+    monkeypatch.setattr(params, "require_known", lambda module, arguments: None)
 
     def run(task: str = "movies") -> None:
         entry._run(lambda task: None, "stages.finetune", "finetune", {"task": task})

@@ -39,7 +39,7 @@ from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trai
 from stages.study.readout import read
 from stages.study.settings import Checkpoints, PeftTraining
 from stages.study.sweep import sweep
-from stages.study.trajectory import Trace, checkpoints, trace
+from stages.study.trajectory import Trace, due_steps, trace
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import against_finetuned, study_sets, train_set, variant_rows
@@ -296,7 +296,7 @@ def test_checkpoints_that_are_not_there_are_refused_before_training(after_main, 
 
 @pytest.mark.parametrize(("steps", "every", "due"), [(25, 10, [10, 20, 25]), (30, 10, [10, 20, 30]), (25, 25, [25])])
 def test_checkpoints_are_evenly_apart_and_end_with_the_last_step(steps, every, due):
-    assert checkpoints(steps, trajectory_settings(every=every, region_step=due[-1]).checkpoints) == due
+    assert due_steps(steps, trajectory_settings(every=every, region_step=due[-1]).checkpoints) == due
 
 
 # --- Other ways of fine-tuning

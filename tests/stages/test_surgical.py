@@ -34,10 +34,10 @@ from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_sc
 from stages.surgical.rankings import (
     across,
     agreement,
-    checkpoints,
     mask_share_in_top,
     of_heads,
     of_pairs,
+    over_training,
     rank_correlations,
 )  # fmt: skip
 from stages.surgical.rankings import chosen as scored_by
@@ -438,7 +438,7 @@ def test_a_ranking_that_turns_round_in_training_is_told_with_how_far_the_layers_
         "task": "cr", "seed": 13, "step": [0] * 3 + [20] * 3, "layer": [1, 2, 3] * 2, "score": [3, 2, 1, 1, 2, 3],
         "moved": [0.0] * 3 + [3.0, 4.0, 0.0], "start": [6.0, 8.0, 0.0] * 2, "dev_accuracy": [0.5] * 3 + [0.8] * 3,
     })  # fmt: skip
-    rows = checkpoints(steps).set_index("step")
+    rows = over_training(steps).set_index("step")
     assert rows.spearman.tolist() == pytest.approx([1, -1]) and rows.kendall.tolist() == pytest.approx([1, -1])
     assert rows.moved.tolist() == pytest.approx([0, 0.5]) and rows.dev_accuracy.tolist() == [0.5, 0.8]
 

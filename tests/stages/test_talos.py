@@ -35,7 +35,7 @@ from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel
 from stages.talos.disentangle import error_grid, searched_mean
 from stages.talos.edit import attention_mask, best_of, choose_mask, plans_of, sizes
 from stages.talos.linearised import LinearisedModel
-from stages.talos.sensitivity import LEAST, MOST, RANDOM, masks, prune
+from stages.talos.sensitivity import LEAST, MOST, RANDOM, masks, zeroed
 from stages.talos.settings import EditTraining, Negation
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, open_shared
@@ -476,7 +476,7 @@ def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(mak
     assert {mask.selected for mask in found.values()} == {region.budget(0.1)}
 
     def margins(mask: GraftMask) -> np.ndarray:
-        plane.put(prune(cell.pretrained(), mask))
+        plane.put(zeroed(cell.pretrained(), mask))
         return np.diff(plane.current(TEST))  # what both logits share has no effect
 
     before = margins(GraftMask.empty(region))

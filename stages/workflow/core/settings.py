@@ -231,16 +231,16 @@ def _chosen(values: Values, keys: Iterable[str]) -> Params:
     return chosen
 
 
-def edited() -> list[str]:
+def changed() -> list[str]:
     """Settings that this process has read and that have changed since, by file and name."""
-    changed = []
+    found = []
     for folder, keys, before in READ:
         now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
-        changed += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
-    return [f"{params_file(owner_of(name))}: {name}" for name in dict.fromkeys(changed)]
+        found += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
+    return [f"{params_file(owner_of(name))}: {name}" for name in dict.fromkeys(found)]
 
 
-def require_listed(module: str, arguments: dict[str, Any]) -> None:
+def require_known(module: str, arguments: dict[str, Any]) -> None:
     """Raise ParamsError for a name among a stage's arguments that isn't in the list of the settings which its stage runs for."""
     top, _, name = module.rpartition(".")
     folder = PROJECT if top == str(paths.PIPELINES) else PROJECT.joinpath(*top.split("."))

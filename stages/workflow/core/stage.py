@@ -54,7 +54,7 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
 
     code = AT_START
     if "DVC_STAGE" not in os.environ:
-        settings.require_listed(module, arguments)
+        settings.require_known(module, arguments)
 
     def identify() -> tuple[float, list[Any]]:
         read = [[*keys, str(chosen)] for _, keys, chosen in settings.READ]
@@ -81,7 +81,7 @@ def require_unchanged(code: dict[str, str]) -> None:
     from stages.workflow.core import settings
 
     now = code_digests()
-    edited = settings.edited() + [
+    edited = settings.changed() + [
         str(Path(path).relative_to(PROJECT)) for path in imported(code) if code[path] != now.get(path)
     ]
     if edited:
