@@ -44,7 +44,8 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import INT32_LIMIT, read_mask, read_mask_for
+from skill_grafting.grafting.mask_file import read_mask, read_mask_for
+from skill_grafting.grafting.mask_indices import INT32_LIMIT
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import HEAD, read_anatomy
