@@ -1,6 +1,6 @@
 """calibration: calibration error of all models of one seed."""
 
-from skill_grafting.io import read_json, require, write_sealed
+from skill_grafting.io import read_json, require, write_json
 from skill_grafting.metrics.scores import calibration_scores
 from skill_grafting.metrics.temperature import frontier
 from stages.workflow.core import paths
@@ -21,7 +21,7 @@ def main(seed: int) -> None:
         evaluated = read_json(require(paths.scores("evaluate", task, seed), f"evaluate@{task}-{seed}"))
         about = {"bins": settings.bins, "histogram_bins": settings.histogram_bins}
         rows = frontier(tests, dev, task, fitted | evaluated, settings.bins)
-        write_sealed(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
+        write_json(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
 

@@ -5,7 +5,7 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 
 from skill_grafting import runtime
 from skill_grafting.grafting.apply import wise_ft
-from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.temperature import temperature, tempered
 from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
@@ -44,7 +44,7 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         for name, logits in tempered(read_predictions(reference), degrees).logits.items():
             predictions.logits[name].update(logits)
     write_predictions(paths.predictions("controls", task, seed), predictions)
-    write_sealed(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
+    write_json(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 

@@ -9,7 +9,7 @@ from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft, transplant, wise_graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, require_model
-from skill_grafting.io import write_sealed
+from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import order_within
 from skill_grafting.metrics.predictions import dev_set, write_predictions
 from skill_grafting.metrics.scores import classification_scores
@@ -71,7 +71,7 @@ def main(task: str, seed: int) -> None:
     params = load_params(*MODEL, "graft.region", "calibration.graft_alphas")
     evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
-    write_sealed(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
+    write_json(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
 
 

@@ -22,9 +22,8 @@ from skill_grafting.data.tables import (
     together,
 )
 from skill_grafting.data.tasks import TaskSpec, resolve_tasks
-from skill_grafting.digest import list_files
 from skill_grafting.errors import DataError, printable
-from skill_grafting.io import read_rows, replacing, write_rows, write_sealed
+from skill_grafting.io import read_rows, replacing, write_json, write_rows
 from skill_grafting.progress import progress
 from skill_grafting.settings import DataParams, OodParams
 from stages.workflow.core import paths
@@ -56,7 +55,7 @@ def write_table(
     """
     table = _table(spec, data, fetch, specs)
     write_rows(_inside(folder, paths.table(spec.name)), table.rows)
-    write_sealed(_inside(folder, paths.card(spec.name)), table.card)
+    write_json(_inside(folder, paths.card(spec.name)), table.card)
     return table.texts, table.card
 
 
@@ -68,7 +67,7 @@ def _table(spec: TaskSpec, data: DataParams, fetch: Callable[[str], Path], specs
 
 
 def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, folder: Path) -> Shared:
-    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives, and all digests.
+    """Write the out-of-distribution test sets of each task, and leakage.json, whose content it gives.
 
     `ood` has the settings sets, test_max and leaks.  Where a set is tested on, leakage.json also
     says how many of its rows are "used".
@@ -79,9 +78,7 @@ def write_ood(tasks: Iterable[str], texts: dict[str, Texts], ood: OodParams, fol
             rows = ood_rows(read_rows(_inside(folder, paths.table(test))), texts[task].trained, ood.leaks, ood.test_max)
             write_rows(_inside(folder, paths.ood_table(task, test)), rows)
             shared[task][test]["used"] = len(rows)
-    write_sealed(_inside(folder, paths.LEAKAGE), shared)
-    for part in (folder, *filter(Path.is_dir, folder.rglob("*"))):
-        list_files(part)
+    write_json(_inside(folder, paths.LEAKAGE), shared)
     return shared
 
 

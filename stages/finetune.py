@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from skill_grafting import runtime
 from skill_grafting.errors import ParamsError
-from skill_grafting.io import replacing, write_sealed
+from skill_grafting.io import replacing, write_json
 from skill_grafting.models.loading import save_model
 from skill_grafting.progress import progress
 from skill_grafting.training.finetuning import Log, Point, finetune, no_log
@@ -61,7 +61,7 @@ def main(task: str, seed: int) -> None:
     else:
         best = take_over(cell, params.finetune, cell.task.checkpoint_of(seed))
     with replacing(paths.finetuned(task, seed)) as folder:
-        write_sealed(folder / "training.json", {"task": task, "seed": seed, **best.record})
+        write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
         save_model(best.model.model, best.model.tokenizer, folder)
     measure = "exact match" if params.model.mode == "generative" else "accuracy"
     print(

@@ -1,6 +1,6 @@
 """ood: scores of one seed's models on the test sets of other tasks."""
 
-from skill_grafting.io import write_sealed
+from skill_grafting.io import write_json
 from skill_grafting.metrics.scores import classification_scores
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
@@ -16,7 +16,7 @@ def main(seed: int) -> None:
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))
         del scores[task]
-        write_sealed(paths.scores("ood", task, seed), {"scores": scores})
+        write_json(paths.scores("ood", task, seed), {"scores": scores})
         print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")
 
 

@@ -1,7 +1,6 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
 from skill_grafting.data.sampling import draw_sample
-from skill_grafting.digest import list_files
 from skill_grafting.io import read_rows, replacing, require, write_rows
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
@@ -18,7 +17,6 @@ def main(task: str, seed: int) -> None:
     with replacing(paths.sample_dir(task, seed)) as folder:
         for split, chosen in sample.items():
             write_rows(folder / paths.sample(task, seed, split).name, chosen)
-        list_files(folder)
     print(f"sample {task}-{seed}: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in sample.items()))
 
 

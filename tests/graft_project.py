@@ -17,6 +17,7 @@ from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.structure import groups_of
 from skill_grafting.patches.__main__ import main
+from skill_grafting.patches.patch_file import PatchMetadata, read_patch
 from tests.cells import Cell
 from tests.pico import TOY
 
@@ -93,3 +94,9 @@ def refused(capsys, *words: object, lines: int = 1) -> str:
     assert left.value.code == 2 and shown.out == "" and sorted(beside.glob("*")) == before
     assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == lines, shown.err
     return shown.err.removeprefix(f"graft {words[0]}: ").strip()
+
+
+def parts_of(path: Path) -> tuple[StoredMask, PatchMetadata]:
+    """A patch, and how it is used."""
+    patch = read_patch(path)
+    return patch.stored, patch.use

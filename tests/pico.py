@@ -1,11 +1,15 @@
 """Models, tokenizers and a task small enough to fine-tune within a test."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForPreTraining,
@@ -158,6 +162,23 @@ def _save(folder: Path, kind: Any, config: Any, tokenizer: Any) -> Path:
 def runtime(batch_tokens: int = 2048) -> Runtime:
     """Arithmetic on the CPU in float32."""
     return Runtime(torch.device("cpu"), torch.float32, batch_tokens)
+
+
+def set_config(folder: Path, file: str = "config.json", **changes: object) -> None:
+    """Other values in a file of a model's folder."""
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | changes))
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    """Edit the weights of a model's folder."""
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_one_value(folder: Path, name: str) -> None:
+    """Another model, which differs in one number."""
+    edit_tensors(folder, lambda tensors: tensors[name].view(-1)[7].add_(1e-3))
 
 
 def model_settings(mode: str, max_length: int = 32) -> ModelParams:

@@ -120,7 +120,7 @@ def is_there(path: str) -> bool:
         any((ROOT / top / f"{plain}{end}").exists() for top in (".", "stages", "docs") for end in ("", ".py"))
         or plain in (str(paths.PAGE), str(paths.LIVE), *INSIDE)
         or any(lies_in(example, made) for made in MADE)
-        or plain.startswith(("data/local/", "models/local/", ".dvc/tmp/"))
+        or plain.startswith(("data/local/", "models/local/", ".dvc/"))
     )
 
 

@@ -56,7 +56,12 @@ def test_the_library_has_one_name_and_no_floor_imports_a_higher_one():
     found = edges(ROOT)
     assert not [(a, b) for a, b in found if f"{b}.".startswith("stages.skill_grafting.")]
     floors = {name: number for number, name in enumerate(FLOORS)}
-    on = {name: floors[name.split(".")[1]] for edge in found for name in edge if name.startswith("skill_grafting.") and name.split(".")[1] in floors}
+    on = {
+        name: floors[name.split(".")[1]]
+        for edge in found
+        for name in edge
+        if name.startswith("skill_grafting.") and name.split(".")[1] in floors
+    }
     assert not [(a, b) for a, b in found if on.get(a, len(on)) < on.get(b, -1)]
 
 

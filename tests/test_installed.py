@@ -71,7 +71,9 @@ def installed(tmp_path_factory) -> Path:
     return target
 
 
-def run(installed: Path, folder: Path, script: str, *arguments: str, blocked: tuple[str, ...] = HEAVY) -> tuple[int, str, str]:
+def run(
+    installed: Path, folder: Path, script: str, *arguments: str, blocked: tuple[str, ...] = HEAVY
+) -> tuple[int, str, str]:
     """A process that has the installed package and what pip installs with it, but nothing heavy; exit code, output, errors."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     block = f"import sys\nsys.modules.update(dict.fromkeys({blocked}))"
@@ -83,7 +85,9 @@ def run(installed: Path, folder: Path, script: str, *arguments: str, blocked: tu
 
 def test_the_package_has_every_file_of_the_library_and_no_other(installed):
     def files(folder: Path) -> set[str]:
-        return {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix != ".pyc" and path.is_file()}
+        return {
+            str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix != ".pyc" and path.is_file()
+        }
 
     assert files(installed / "skill_grafting") == files(ROOT / "stages/skill_grafting")
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {"bin", "skill_grafting"}

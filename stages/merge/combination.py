@@ -17,7 +17,7 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.io import make_folders, read_rows, write_sealed
+from skill_grafting.io import make_folders, read_rows, write_json
 from skill_grafting.localizers.registry import Budget, find_mask
 from skill_grafting.merging import (
     AVERAGE,
@@ -70,7 +70,7 @@ def combine(method: str, group: str, seed: int, params: Params, machine: Runtime
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
     heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
     header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
-    write_sealed(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
+    write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 

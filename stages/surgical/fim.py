@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from skill_grafting import runtime
-from skill_grafting.io import make_folders, read_rows, write_sealed
+from skill_grafting.io import make_folders, read_rows, write_json
 from skill_grafting.models.anatomy import HEAD, LAYERS, ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.progress import progress
@@ -40,7 +40,7 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
                     scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
     record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
-    write_sealed(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
+    write_json(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
     return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
 
 

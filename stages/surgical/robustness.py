@@ -7,7 +7,7 @@ from typing import Any
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.errors import ParamsError
-from skill_grafting.io import make_folders, write_sealed
+from skill_grafting.io import make_folders, write_json
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
@@ -39,7 +39,7 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
         train_again(cell, settings, watching(due, cell.rows, layers, score, rows, bar.update))
     rate = params.surgery.training.learning_rate
     record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": rate, "rows": rows}
-    write_sealed(paths.stage_record("robustness", (), task, seed), record)
+    write_json(paths.stage_record("robustness", (), task, seed), record)
     first, last = rows[0]["dev_accuracy"], rows[-1]["dev_accuracy"]
     return f"{title}: {len(rows)} looks, dev accuracy {first:.3f} to {last:.3f}"
 

@@ -51,7 +51,12 @@ class LayerTraining(Section):
     def over(self, finetune: FinetuneParams) -> WarmedUp:
         """The section `finetune` as Lodha et al. train: whole layers, AdamW, one point for a grid."""
         grid = {"learning_rates": [self.learning_rate], "batch_sizes": [self.batch_size]}
-        published = {"optimizer": "adamw", "schedule": "linear", "warmup_steps": self.warmup_steps, "weight_decay": 0.01}
+        published = {
+            "optimizer": "adamw",
+            "schedule": "linear",
+            "warmup_steps": self.warmup_steps,
+            "weight_decay": 0.01,
+        }
         return WarmedUp(**{**finetune.model_dump(), **grid, **published, "train": ["layers", *self.also]})
 
 

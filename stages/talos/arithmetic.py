@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from skill_grafting import runtime
-from skill_grafting.io import make_folders, write_sealed
+from skill_grafting.io import make_folders, write_json
 from skill_grafting.merging import (
     DARE,
     TIES,
@@ -168,7 +168,7 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
         },
         "negated": {**plain(negated), "accuracy": accuracy(logits[NEGATED], labels)},
     }  # fmt: skip
-    write_sealed(paths.stage_record("arithmetic", (method,), task, seed), record)
+    write_json(paths.stage_record("arithmetic", (method,), task, seed), record)
 
 
 def plain(part: Mapping[str, Any]) -> dict[str, Any]:

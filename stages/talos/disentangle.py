@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skill_grafting import runtime
-from skill_grafting.io import make_folders, write_sealed
+from skill_grafting.io import make_folders, write_json
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
@@ -57,7 +57,7 @@ def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> lis
             "stage": "disentangle", "method": method, "pair": [first, second], "seed": seed,
             "n": [len(part) for part in model.sets.values()], "within_search": inside, "rows": rows,
         }  # fmt: skip
-        write_sealed(paths.stage_record("disentangle", (method,), pair, seed), record)
+        write_json(paths.stage_record("disentangle", (method,), pair, seed), record)
         lines.append(f"disentangle {method} {pair} {seed}: mean error where alpha is searched {inside:.3f}")
     return lines
 

@@ -12,7 +12,7 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import make_folders, read_rows, write_sealed
+from skill_grafting.io import make_folders, read_rows, write_json
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.random import rank_at_random
 from skill_grafting.localizers.registry import Budget, LocalizerSettings
@@ -116,7 +116,7 @@ def write_task(
     shared = {"n": len(labels), "majority": majority_share(labels)}
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_sealed(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "single_round": overlap})
+    write_json(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "single_round": overlap})
 
 
 @stage

@@ -25,8 +25,8 @@ from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stored import read_task
 from stages.workflow.core.training import open_training
 from tests.dvc_project import SEED_STAGES
+from tests.graft_project import parts_of
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows
-from tests.sealed import read_patch
 from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def test_localize_takes_prompts_and_completions(here, tmp_path, capsys, localize
     localize("told", tmp_path / "patch", f"--data data/local/told/train.csv --localizer {localizer}")
     said = capsys.readouterr().out
     assert "Read as generative; no labels." in said and "tokens right" in said and "\ngrafted" in said
-    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    stored, use = parts_of(tmp_path / "patch" / PATCH)
     assert (use.labels, use.prompt, stored.about["mode"]) == ([], None, "generative")
 
 
@@ -227,7 +227,7 @@ def test_localize_takes_other_columns_and_label_words(here, tmp_path, capsys):
     words = " ".join(f"'{label}={word}'" for label, word in WORDS.items())
     prompt = f"--prompt '{{sentence1}} So: {{mask}}' --verbalizer {words}"
     localize("film", tmp_path / "b", f"--data data/local/film/train.csv {prompt}")
-    assert read_patch(tmp_path / "b" / PATCH)[1].labels == ["negative", "positive"]
+    assert parts_of(tmp_path / "b" / PATCH)[1].labels == ["negative", "positive"]
 
 
 # --- Mistakes -----------------------------------------------------------------------------------------------------

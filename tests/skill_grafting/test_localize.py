@@ -40,10 +40,9 @@ from skill_grafting.patches.live import load_graft
 from skill_grafting.patches.localize import parsed
 from skill_grafting.patches.pair import squared_movement
 from skill_grafting.patches.patch_file import PATCH
-from tests.graft_project import ROOT, graft
+from tests.graft_project import ROOT, graft, parts_of
 from tests.graft_project import refused as graft_refused
-from tests.pico import TOY, bert_config, save_with_words, toy_rows
-from tests.sealed import edit_tensors, read_patch, set_config
+from tests.pico import TOY, bert_config, edit_tensors, save_with_words, set_config, toy_rows
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LABELS = {"0": "negative", "1": "positive"}
@@ -122,7 +121,7 @@ def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, t
         for folder in pair:
             in_shards(folder)
     localize(*pair, tmp_path / "patch", "--sparsity 0.01")
-    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    stored, use = parts_of(tmp_path / "patch" / PATCH)
     region = stored.mask.region
     wide = [{name: values[name].float() for name in region.shapes} for values in (before, after)]
     assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(0.01)))
@@ -140,7 +139,7 @@ def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path,
     localize(*pair, tmp_path / "patch", "--sparsity 1")
     graft("apply", tmp_path / "patch", "--base", pair[0], "--to", tmp_path / "model")
     applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", pair[0])
-    region = read_patch(tmp_path / "patch" / PATCH)[0].mask.region.shapes
+    region = parts_of(tmp_path / "patch" / PATCH)[0].mask.region.shapes
     for name, values in applied.items():
         source = after if name in region or name.startswith("classifier") else before
         assert values.dtype == dtype and torch.equal(values, source[name]), name
@@ -151,7 +150,7 @@ def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path,
 @pytest.mark.parametrize("name", WITHOUT_ROWS)
 def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, name):
     localize(pico_bert, tuned, tmp_path / "patch", f"--sparsity 0.05 --localizer {name} --region layers embeddings")
-    mask = read_patch(tmp_path / "patch" / PATCH)[0].mask
+    mask = parts_of(tmp_path / "patch" / PATCH)[0].mask
     tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
     before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
     evidence, budget = from_tensors(mask.region, before, after, draws(name, tuned.name, 0)), mask.region.budget(0.05)
@@ -164,7 +163,7 @@ def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     """Its own folders: the mask, the fingerprint and the head are those that the stage `mask` would store."""
     cell = make_cell("standard")
     localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", "--sparsity 0.02")
-    stored, _ = read_patch(tmp_path / "patch" / PATCH)
+    stored, _ = parts_of(tmp_path / "patch" / PATCH)
     region = cell.region
     assert stored.mask.equals(top_k(region, movement(cell.pretrained(), cell.finetuned(), region), region.budget(0.02)))
     assert stored.about["fingerprint"] == region.fingerprint(cell.pretrained())
@@ -201,7 +200,7 @@ def test_regions_add_up_and_one_that_is_named_twice_counts_once(pico_bert, tuned
     assert "100.0 % of the region's squared movement" in " ".join(capsys.readouterr().out.split())
     localize(pico_bert, tuned, tmp_path / "once", "--sparsity 1 --region layers embeddings")
     localize(pico_bert, tuned, tmp_path / "less", "--sparsity 1")
-    twice, once, less = (read_patch(tmp_path / name / PATCH)[0].mask for name in ("twice", "once", "less"))
+    twice, once, less = (parts_of(tmp_path / name / PATCH)[0].mask for name in ("twice", "once", "less"))
     assert twice.selected == once.selected > less.selected, "the control"
 
 
@@ -210,7 +209,7 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype)
     base, tuned = pico_llama, moved(pico_llama, tmp_path / "tuned")
     in_type(tuned, dtype)
     localize(base, tuned, tmp_path / "patch", "--sparsity 0.5")
-    stored, use = read_patch(tmp_path / "patch" / PATCH)
+    stored, use = parts_of(tmp_path / "patch" / PATCH)
     assert (use.mode, use.labels, use.prompt, stored.head) == ("autoregressive", [], None, {})
     assert {values.dtype for values in stored.values.values()} == {dtype}
     card = (tmp_path / "patch/README.md").read_text()
@@ -391,9 +390,9 @@ def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_score
     whole = next(line for line in said.splitlines() if line.startswith("whole region"))
     assert whole.split()[4:] == next(line for line in said.splitlines() if line.startswith("fine-tuned")).split()[1:]
     assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
-    grown, _ = read_patch(tmp_path / "patch" / PATCH)
+    grown, _ = parts_of(tmp_path / "patch" / PATCH)
     localize(*cell, tmp_path / "moved", "--sparsity 0.05")
-    assert not grown.mask.equals(read_patch(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
+    assert not grown.mask.equals(parts_of(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
 
 
 @pytest.mark.parametrize("localizer", ["movement", "random", "grown --set rounds=1", "learned --set steps=3"])
@@ -478,7 +477,7 @@ def test_rows_that_can_t_be_used_name_the_option(cell, rows, tmp_path, capsys, o
 
 def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path):
     localize(*cell, tmp_path / "patch", f"--localizer grown {long_texts(tmp_path).partition('--max')[0]}")
-    assert read_patch(tmp_path / "patch" / PATCH)[1].max_length == 64
+    assert parts_of(tmp_path / "patch" / PATCH)[1].max_length == 64
 
 
 def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
@@ -492,7 +491,7 @@ def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
     line = refused(capsys, *folders, tmp_path / "none", f"{options} {backwards}")
     assert line.startswith("--prompt: should be a prompt whose template ends with {mask}: ")
     localize(*folders, tmp_path / "patch", f"{options} --prompt {prompt.template!r} --verbalizer {words}")
-    _, use = read_patch(tmp_path / "patch" / PATCH)
+    _, use = parts_of(tmp_path / "patch" / PATCH)
     assert use.labels == TOY.labels and use.prompt == prompt
 
 
@@ -533,7 +532,7 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
     assert "Moved too, and left as they were pretrained: embeddings" in said
     assert "pooler" in said and "\ngrafted" in said
     tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))
-    base, [stored, _] = load_file(pico_bert / WEIGHTS), read_patch(Path("shared/moved") / PATCH)
+    base, [stored, _] = load_file(pico_bert / WEIGHTS), parts_of(Path("shared/moved") / PATCH)
     for name, values in applied.items():
         at = stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
         known = tuned[name] if name.startswith("classifier") else base[name].clone()

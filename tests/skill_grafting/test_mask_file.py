@@ -9,7 +9,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from skill_grafting.digest import seal
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
@@ -42,13 +41,12 @@ def file(tmp_path, stored):
 
 
 def rewrite(file: Path, change: Callable[[dict, dict], object], key: str = "graft") -> None:
-    """Change tensors and header of a stored file as somebody would who knows how to seal it anew."""
+    """Change tensors and header of a stored file."""
     with safe_open(file, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(opened.metadata()[key])
     change(tensors, header)
     save_file(tensors, file, metadata={key: json.dumps(header)})
-    seal(file)
 
 
 def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:

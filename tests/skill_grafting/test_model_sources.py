@@ -25,7 +25,7 @@ from skill_grafting.data import packages
 from skill_grafting.errors import ModelError
 from skill_grafting.models import folders, sources
 from skill_grafting.models.loading import load_config, load_model, load_tokenizer
-from tests.sealed import set_config
+from tests.pico import set_config
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]

@@ -25,10 +25,10 @@ from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.models.anatomy import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import card_text, render
-from skill_grafting.patches.patch_file import CARD, KEY, PATCH, names_of_labels, read_patch
+from skill_grafting.patches.patch_file import CARD, KEY, PATCH, names_of_labels, read_patch, write_patch
+from skill_grafting.patches.seal import seal
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
-from tests.pico import TOY, random_mask, same
-from tests.sealed import change_one_value, flip_bit, set_config
+from tests.pico import TOY, change_one_value, random_mask, same, set_config
 from tests.skill_grafting.test_mask_file import rewrite
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which test_completing.py is about
@@ -199,7 +199,7 @@ def test_an_applied_patch_is_an_ordinary_folder_whatever_the_form_of_its_base(pa
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_a_model_that_apply_writes_has_the_type_of_its_base(standard, tmp_path, monkeypatch, kind):
     for folder, name in ((BASE, "base"), ("first-model", "tuned")):
-        shutil.copytree(BASE, tmp_path / name, ignore=shutil.ignore_patterns("SHA256SUMS", "anatomy.json"))
+        shutil.copytree(BASE, tmp_path / name, ignore=shutil.ignore_patterns("anatomy.json"))
         load(folder).to(getattr(torch, kind)).save_pretrained(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     graft("localize", "--base", "base", "--finetuned", "tuned", "--to", "patch", "--sparsity", "0.5", "--task", "toy")
@@ -313,7 +313,14 @@ def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(project
 
 def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
     """Changed by somebody who knows how to write the digest anew."""
-    return lambda file: rewrite(file, change)
+    return lambda file: (rewrite(file, change), seal(file))
+
+
+def flip_bit(path: Path, place: int) -> None:
+    """Change one bit of a file, and nothing else about it."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
 
 
 def in_header(**changes: object) -> Callable[[Path], None]:
@@ -409,7 +416,7 @@ for case in {[*changes]}:
     ({"_attn_implementation": "evil/kernel"}, "a kernel of the hub"), ({"auto_map": {"AutoConfig": "evil.Config"}}, "code that comes with the model"),
 ])  # fmt: skip
 def test_code_that_a_base_names_is_never_asked_for(standard, tmp_path, capsys, setting, words):
-    shutil.copytree(BASE, tmp_path / "base", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    shutil.copytree(BASE, tmp_path / "base")
     set_config(tmp_path / "base", **setting)
     with pytest.raises(ModelError, match=f"config.json: {next(iter(setting))} names {words}"):
         load_graft(tmp_path / "base", "first")
@@ -429,7 +436,7 @@ def test_a_strangers_text_is_text_in_a_card_and_on_a_terminal(patch, capsys, tmp
     assert "'R&D [a](b)'" in code and '"path/to/R&D_a"' in code
     assert "| model | n | score |\n| :-- | --: | --: |\n| grafted | 24 | 50.0 |\n" in prose
     about = {**whole.stored.about, "localizer": "\x1b[2J\u202e", KEY: whole.use.model_dump()}
-    write_mask(tmp_path / "odd.safetensors", replace(whole.stored, about=about))
+    write_patch(tmp_path / "odd.safetensors", replace(whole.stored, about=about))
     graft("inspect", tmp_path / "odd.safetensors")
     assert "\\u001b[2J\\u202e" in capsys.readouterr().out
     line = refused(capsys, "inspect", tmp_path / "\x1b[2J")

@@ -19,8 +19,7 @@ from skill_grafting.training.taking_over import label_order, take_over
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
 from stages.workflow.core.training import chosen_point
-from tests.pico import TOY, VOCABULARY, finetune_settings
-from tests.sealed import edit_tensors, set_config
+from tests.pico import TOY, VOCABULARY, edit_tensors, finetune_settings, set_config
 from tests.settings_files import own_settings
 
 
@@ -34,7 +33,6 @@ def elsewhere(make_cell, tmp_path) -> Path:
     """The fine-tuned folder of the cell, as somebody else could have saved it."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(make_cell("standard").finetuned_folder, folder)
-    (folder / "SHA256SUMS").unlink()
     (folder / "tokenizer.json").unlink()
     return folder
 
@@ -143,7 +141,6 @@ def test_what_the_pretrained_model_could_not_hold_is_refused(make_cell, tmp_path
     mode, spoil, message = REFUSED[case]
     made, folder = make_cell(mode), tmp_path / "elsewhere"
     shutil.copytree(made.finetuned_folder, folder)
-    (folder / "SHA256SUMS").unlink()
     cell = made.to_train()
     if mode == "prompt":  # which computes without
         set_tensors(folder, **{"bert.pooler.dense.bias": torch.zeros(32)})

@@ -53,7 +53,9 @@ def test_the_committed_reproduction_follows_from_the_committed_frames(made):
     assert made[1][REPRODUCTION] == (ROOT / REPRODUCTION).read_text()
 
 
-@pytest.mark.parametrize(("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/io.py"], True)])
+@pytest.mark.parametrize(
+    ("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/io.py"], True)]
+)
 def test_what_reproduces_is_written_of_the_committed_settings_alone(tmp_path, monkeypatch, capsys, changed, written):
     monkeypatch.chdir(tmp_path)
     texts = {"build": [(PAGE, "page"), (REPRODUCTION, "text")], "read_sections": [], "uncommitted": changed}

@@ -24,7 +24,7 @@ FOR_GIT = ["metrics/summary.json", "metrics/summary.md"]
 NOTES = {f"{folder}/README.md" for folder in ("data/local", "models/checkpoints", "models/local")}
 RUNNER = ("python", "-m", "stages.workflow.run", "--workers", "2")
 DRAWN = ("frontier", "ood", "reliability", "confidence")
-HEAD = {"SHA256SUMS", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+HEAD = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
 def step(copy: Copy, run: Run) -> Step:
@@ -77,9 +77,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
         "csv": ("scores", "scores_drawn", "masks", "tasks", "leaks", "run", *DRAWN),
         "png": ("accuracy", "calibration", *DRAWN),
     }
-    listed = [paths.TABLES, paths.card(task).parent, paths.ood_table(task, "").parent, paths.sample_dir(task, seed)]
     found = [
-        *(folder / "SHA256SUMS" for folder in listed),
         *(paths.finetuned(task, seed) / name for name in (*HEAD, "training.json")),
         *(paths.sample(task, seed, split) for split in ("train", "dev", "test")),
         *(paths.LEAKAGE, paths.table(task), paths.card(task)),
@@ -96,7 +94,7 @@ def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
 def test_one_command_makes_exactly_the_promised_files(story):
     first = story["first"]
     assert {*first.run.executed} == {"fetch", "model", "summary"} | cell("movies-13")
-    files = ("SHA256SUMS", "card.json", "table.jsonl")
+    files = ("card.json", "table.jsonl")
     products = {str(paths.card("products").with_name(name)) for name in files}  # tested on, not trained on
     assert {*first.files} == expected_files("movies", 13, ["products"]) | products
     assert all(first.files.values())

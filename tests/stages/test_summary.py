@@ -1,12 +1,14 @@
 """Frames of the main pipeline against numbers worked out by hand, on synthetic cells, and what the report makes of them."""
 
 import itertools
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from skill_grafting.data.tasks import resolve_tasks
 from skill_grafting.errors import DataError, MaskError
@@ -30,7 +32,6 @@ from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
 from stages.workflow.report.spec import read_spec
-from tests.sealed import save_sealed
 
 ROOT = Path(__file__).parents[2]
 SPECS, _ = resolve_tasks({})
@@ -100,7 +101,8 @@ def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "l
         "model_parameters": 22_713_216,
     }
     tensors = {"indices/a": np.zeros(1, np.int32)} | ({"head/b": np.zeros(head, np.float32)} if head else {})
-    save_sealed(paths.learned(task, seed), tensors, header)
+    paths.learned(task, seed).parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, paths.learned(task, seed), metadata={"graft": json.dumps(header)})
 
 
 def settings(

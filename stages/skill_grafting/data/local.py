@@ -18,9 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..digest import sha256_of
 from ..errors import DataError, did_you_mean, shown
-from ..io import json_problem, taken_along
+from ..io import json_problem, sha256_of, taken_along
 from .rows import SPLITS, Row
 from .tasks import TaskSpec
 

@@ -12,9 +12,8 @@ from typing import IO, Any, Literal
 
 from pydantic import Field
 
-from ..digest import sha256_of
 from ..errors import DataError, GraftError, ModelError, did_you_mean
-from ..io import replacing
+from ..io import replacing, sha256_of
 from ..progress import progress
 from ..settings import Section
 from ..yaml12 import load_yaml

@@ -3,7 +3,7 @@
 A mask file is one safetensors file with, for each tensor that has a selected parameter, `indices/<name>` (flat indices,
 int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned values there), and `head/<name>` for a
 trained head, which has no pretrained values to be grafted onto.  Its header names the region, the model (with a
-fingerprint), the task, the seed, k, both denominators and the rule, and holds the SHA-256 of the file.
+fingerprint), the task, the seed, k, both denominators and the rule.
 """
 
 from dataclasses import dataclass

@@ -9,9 +9,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
-from ..digest import KEY, UNSEALED, require_sealed, seal
 from ..errors import MaskError, plain_problem
-from ..io import replacing
+from ..io import note, replacing
 from .region import Region
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def read_header(path: Path) -> dict[str, Any]:
         raise MaskError(f"{path}: is a folder; name the file in it")
     if not path.exists():
         raise MaskError(f"{path}: no such mask; in the pipeline `dvc repro` makes it")
+    note(path)
     try:
         with safe_open(path, framework="np") as file:
             about = json.loads((file.metadata() or {}).get("graft", "null"))
@@ -72,11 +72,7 @@ def read_header(path: Path) -> dict[str, Any]:
         Header.model_validate(about)
     except ValidationError as error:
         raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], 'header', Header)}") from None
-    try:
-        require_sealed(path)
-    except ValueError as error:
-        raise MaskError(f"{path}: damaged: {error}") from None
-    return {key: value for key, value in about.items() if key != KEY}
+    return about
 
 
 def head_size(path: Path) -> int:
@@ -121,11 +117,10 @@ def write_tensors(path: Path, region: Region, tensors: "Tensors", about: dict[st
     from safetensors.torch import save_file
 
     selected = sum(len(indices) for name, indices in tensors.items() if name.startswith("indices/"))
-    header = {**about, **UNSEALED, "format": FORMAT, "version": VERSION, "selected": selected}
+    header = {**about, "format": FORMAT, "version": VERSION, "selected": selected}
     header |= {"graftable": region.size, "sparsity": selected / region.size}
     header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
     # only the top level is sorted: the order of `shapes` is the order of the region
     metadata = {"graft": json.dumps(dict(sorted(header.items())))}
     with replacing(path) as partial:
         save_file(tensors, partial, metadata=metadata)
-        seal(partial)

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..digest import require_listed
 from ..errors import ModelError, plain_problem
 from ..grafting.region import Region, named_weights
 from ..io import read_json, write_json
@@ -84,7 +83,6 @@ def read_anatomy(folder: Path) -> ModelSpec:
     # not needed to apply a patch
     from pydantic import TypeAdapter, ValidationError
 
-    require_listed(folder, FILE)
     try:
         return TypeAdapter(ModelSpec).validate_python(read_json(folder / FILE, ModelError))
     except ValidationError as error:

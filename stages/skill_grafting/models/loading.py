@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..digest import list_files, require_listed
 from ..errors import ModelError, one_line
+from ..io import note
 from .anatomy import CLASSES, SOME_LABELS
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def load_model(
     quiet_transformers()
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
-    require_listed(folder, "config.json", WEIGHTS)
+    note(folder / "config.json", folder / WEIGHTS)
     options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (_label_options(labels) if mode == "standard" else {})
     safely = FROM_FOLDER | {"use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
@@ -114,7 +114,7 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
 
     quiet_transformers()
     _require_folder(folder)
-    require_listed(folder, *TOKENIZER_FILES)
+    note(*(folder / name for name in TOKENIZER_FILES))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **FROM_FOLDER)
         # one without a token for unknown words fails only where it meets one; `tokenizer()` would change what is saved of it
@@ -141,7 +141,6 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, state_dict=state, max_shard_size=ONE_SHARD, save_original_format=False)
     tokenizer.save_pretrained(folder)
-    list_files(folder)
 
 
 def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> dict[str, Tensor]:
@@ -152,11 +151,11 @@ def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> di
     file = folder / WEIGHTS
     if not file.exists():
         raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
+    note(file)
     try:
         with safe_open(file, framework="pt") as stored:
             if missing := {*names} - {*stored.keys()}:
                 raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
-            require_listed(folder, WEIGHTS)
             return {name: stored.get_tensor(name) for name in (stored.keys() if others else names)}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error

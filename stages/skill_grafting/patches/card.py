@@ -8,12 +8,11 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..grafting.mask_file import write_mask
 from ..io import replacing
 from ..metrics.gain import relative_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..words import as_markdown, percent, words
-from .patch_file import CARD, PATCH, GraftFile, PatchMetadata
+from .patch_file import CARD, PATCH, GraftFile, PatchMetadata, write_patch
 
 # how a graft can be handed on
 MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
@@ -34,7 +33,7 @@ def write_folder(
     """A new folder with the patch, or with what `write` makes of it and says of that, and its card; gives one line about it."""
     with replacing(target, fresh=True) as folder:
         folder.mkdir()
-        held = write(folder) if write else write_mask(folder / PATCH, patch.stored)
+        held = write(folder) if write else write_patch(folder / PATCH, patch.stored)
         (folder / CARD).write_text(card_text(patch, scores, form, held or ""), encoding="utf-8")
     kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
     about = f"{target}: {form} of {patch.use.base} for {patch.use.task}, {kilobytes:,.0f} kB, {patch.size}"

@@ -2,7 +2,7 @@
 
 In a mask file stand the indices, the fine-tuned values and the trained head (`grafting.mask_file`).  A patch adds, under
 `patch` in the same header, all that others need to use it: the class and settings of the model, the task's labels and prompt,
-and a fingerprint of the whole pretrained model instead of its graftable region alone.
+and a fingerprint of the whole pretrained model instead of its graftable region alone; and the SHA-256 of its file (`seal`).
 """
 
 from dataclasses import dataclass, replace
@@ -13,12 +13,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, plain_problem
-from ..grafting.mask_file import StoredMask, read_mask
+from ..grafting.mask_file import StoredMask, read_header, read_mask, write_mask
 from ..grafting.region import Region, Tensors
 from ..io import require_permission
 from ..models.anatomy import CLASSES, ModelSpec
 from ..settings import Section
 from ..words import small_percent
+from .seal import KEY as SEAL
+from .seal import UNSEALED, require_sealed, seal
 
 PATCH, CARD = "patch.safetensors", "README.md"
 VERSION = 3
@@ -108,7 +110,19 @@ def read_graft(path: Path) -> GraftFile:
     if not file.is_file():
         raise MaskError(f"{file}: no such mask or patch")
     require_permission(file)
-    return _with_use(GraftFile(file, read_mask(file)))
+    if KEY in read_header(file):
+        try:
+            require_sealed(file)
+        except ValueError as error:
+            raise MaskError(f"{file}: damaged: {error}") from None
+    stored = read_mask(file)
+    return _with_use(GraftFile(file, replace(stored, about={k: v for k, v in stored.about.items() if k != SEAL})))
+
+
+def write_patch(path: Path, stored: StoredMask) -> None:
+    """Write a patch, sealed; equal ones give equal bytes."""
+    write_mask(path, replace(stored, about=stored.about | UNSEALED))
+    seal(path)
 
 
 def read_patch(path: Path) -> GraftFile:

@@ -1,10 +1,10 @@
 """Checkpoints inside a stage: the state of a loop is saved regularly, so that a killed stage resumes.
 
 A stage is a function of its settings, its code, its seed and the files that it reads.  So the third loop of a run is the third loop
-of any other run with the same ones, and its key says no more: settings and code, what the files that were read say of themselves
-(SEEN of stages/skill_grafting/digest.py), torch's random numbers, and its number.  A state under another key is replaced.
+of any other run with the same ones, and its key says no more: settings and code, size and time of the files that were read
+(READ of stages/skill_grafting/io.py), torch's random numbers, and its number.  A state under another key is replaced.
 
-A state is one safetensors file, with JSON in its header and its own SHA-256.  What isn't in it is the position in the data: a loop
+A state is one safetensors file, with JSON in its header.  What isn't in it is the position in the data: a loop
 draws its batches again up to the step that it resumes at.
 """
 
@@ -22,9 +22,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from skill_grafting.digest import SEEN, UNSEALED, require_sealed, seal
 from skill_grafting.errors import StorageError
-from skill_grafting.io import replacing
+from skill_grafting.io import READ, replacing
 from skill_grafting.loops import KEEPERS, State
 
 # a loop that took this share of the time between two checkpoints is kept as it ended
@@ -86,12 +85,11 @@ class KeptLoop:
 
         tensors = state.tensors | {f"{RANDOM}/{name}": value for name, value in random_states().items()}
         facts = {**state.facts, "seconds": time.monotonic() - self._began}
-        about = {**UNSEALED, "key": self._key, "step": state.step, "finished": state.finished, "facts": facts}
+        about = {"key": self._key, "step": state.step, "finished": state.finished, "facts": facts}
         try:
             with replacing(self._path) as partial:
                 whole = {name: value.detach().contiguous() for name, value in tensors.items()}
                 save_file(whole, partial, metadata={"checkpoint": json.dumps(about)})
-                seal(partial)
         except (OSError, StorageError) as error:  # training goes on
             print(f"{self._keeper.label}: goes on without checkpoints: {error}", file=sys.stderr)
             self._keeper.seconds = 0.0
@@ -105,7 +103,7 @@ def keeping(folder: Path, label: str, identify: Callable[[], tuple[float, list[A
     `identify()`, asked at the first loop, gives the seconds between two checkpoints (0: none are kept), and the arguments,
     settings and code of this run.  `label` is what lines on stderr begin with.
     """
-    SEEN.clear()
+    READ.clear()
 
     @cache
     def keeper() -> Keeper:
@@ -142,7 +140,7 @@ def _key(keeper: Keeper, steps: int) -> str:
         torch.backends.cpu.get_cpu_capability(),
     ]
     random = {name: state.numpy().tobytes() for name, state in random_states().items()}
-    return sha256(repr([keeper.identity, machine, SEEN, random, keeper.loops, steps]).encode()).hexdigest()
+    return sha256(repr([keeper.identity, machine, READ, random, keeper.loops, steps]).encode()).hexdigest()
 
 
 def _read(path: Path, key: str) -> State | None:
@@ -152,7 +150,6 @@ def _read(path: Path, key: str) -> State | None:
     if not path.is_file():
         return None
     try:
-        require_sealed(path, seen=False)
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["checkpoint"])
             if about["key"] != key:

@@ -5,7 +5,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from skill_grafting.io import read_rows, write_sealed
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
@@ -59,4 +59,4 @@ def write_record(
     """Store the logits and the record of one cell."""
     task, seed = about["task"], about["seed"]
     write_predictions(paths.stage_logits(stage, axes, task, seed), predictions)
-    write_sealed(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})
+    write_json(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})

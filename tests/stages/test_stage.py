@@ -1,0 +1,139 @@
+"""What ends a stage or a command is said in one line, and a stage ends with the process that started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from skill_grafting.command import guarded
+from skill_grafting.errors import StorageError
+from stages.workflow.core.stage import stage
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def script(folder: Path, text: str, *arguments: str) -> subprocess.Popen:
+    """Start a Python script in a folder, with the project to import from."""
+    (folder / "script.py").write_text(textwrap.dedent(text))
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{PROJECT / 'stages'}"}
+    command = [sys.executable, "script.py", *arguments]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(project, capsys, monkeypatch):
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr("stages.workflow.core.settings.require_known", lambda *_: None)
+
+    @stage
+    def main(task: str, seed: int) -> None:
+        """Do it."""
+        if task == "mistake":
+            raise StorageError(f"seed {seed + 1} is no good")
+        if task == "bug":
+            raise ValueError("a programmer's mistake")
+        print(task, seed + 1)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main([*words])
+        except SystemExit as left:
+            code = left.code
+        return code, *capsys.readouterr()
+
+    assert run("--task", "mistake", "--seed", "4") == (2, "", "test_stage@mistake-4: seed 5 is no good\n")
+    assert run("--task", "a", "--seed", "4") == (0, "a 5\n", "")
+    code, _, errors = run("--task", "a")
+    assert code == 2 and "--seed" in errors
+    with pytest.raises(ValueError, match="a programmer's mistake"):
+        run("--task", "bug", "--seed", "4")
+
+
+def test_what_else_ends_a_command_is_one_line_too(capsys):
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    hint = "activate the project's environment (. .venv/bin/activate; `make setup` makes it)"
+    absent = f"mask@toy-1: {sys.executable} has no package torche; {hint}\n"
+    for call, code, told in (
+        (stop, 130, "mask@toy-1: stopped\n"),
+        (lambda: import_module("torche.nn"), 2, absent),
+        (Path("x" * 300).stat, 2, f"mask@toy-1: {'x' * 300}: File name too long\n"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            guarded("mask@toy-1", call)
+        assert caught.value.code == code and capsys.readouterr().err == told
+    with pytest.raises(ModuleNotFoundError):  # a mistake of ours
+        guarded("mask@toy-1", lambda: import_module("skill_grafting.torche"))
+    with pytest.raises(FileNotFoundError):  # likewise
+        guarded("mask@toy-1", Path("nowhere").stat)
+
+
+IMPORTING = """
+    import os, signal, sys
+    from skill_grafting.command import guarded
+
+    def main():
+        {}
+
+    guarded("mask@toy-1", main)
+"""
+
+
+@pytest.mark.parametrize("body", ["import half", "os.kill(os.getpid(), signal.SIGINT)"])
+def test_an_interrupted_import_says_so_too_whatever_the_library_makes_of_it(tmp_path, body):
+    library = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    raise ImportError('half')"
+    (tmp_path / "half.py").write_text(library)
+    process = script(tmp_path, IMPORTING.format(body))
+    assert process.communicate(timeout=60) == ("", "mask@toy-1: stopped\n") and process.returncode == 130
+
+
+FAMILY = """
+    import os, subprocess, sys, time
+    from stages.workflow.core.stage import stage
+
+    @stage
+    def main() -> None:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+
+    if sys.argv[1:]:
+        more = {"DVC_STAGE": "toy"} if sys.argv[1] == "bound" else {}
+        subprocess.Popen([sys.executable, "script.py"], env=os.environ | more)
+        time.sleep(60)
+    main([])
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_stage_dies_with_the_process_that_started_it(tmp_path):
+    running = {}
+    for kind in ("bound", "free"):
+        parent = script(tmp_path, FAMILY, kind)
+        child = int(parent.stdout.readline())
+        assert is_running(child)
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + (20 if kind == "bound" else 3)
+        while is_running(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running[kind] = is_running(child)
+        if running[kind]:
+            os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+        parent.stderr.close()
+    assert running == {"bound": False, "free": True}
