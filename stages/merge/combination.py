@@ -46,8 +46,9 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of, open_shared
+from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
+from stages.workflow.core.shared import open_shared
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 

@@ -26,7 +26,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
-from stages.workflow.core.cells import open_shared
+from stages.workflow.core.shared import open_shared
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows

@@ -1,7 +1,6 @@
 """The params.yaml files are read as DVC reads them, profiles fit them, and every mistake in them is named in plain words."""
 
 import copy
-import json
 import math
 import re
 import shlex
@@ -683,13 +682,9 @@ def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near, files,
     assert near is None or (error.endswith(f" (did you mean {near!r}?)\n") and error.count("\n") == 1)
 
 
-def test_the_check_looks_at_all_files_and_prints_every_resolved_setting(files, command):
+def test_the_check_looks_at_all_files(files, command):
     check = "stages.workflow.core.settings"
     assert command(check) == (0, "params.yaml is fine, and so are those of 6 more pipelines\n", "")
-    code, out, error = command(check, "--json")
-    shown = json.loads(out)
-    assert (code, error) == (0, "") and shown["finetune"] == RAW["finetune"] and shown["study"]["tasks"] == RAW["tasks"]
-    assert shown["localizer"]["stitch"].items() >= {"base_share": 1e-5, "steps": 10, "select": "last"}.items()
     apply_overrides(params_file("study"), ["study.tasks=[nix]"])
     code, _, error = command(check)
     assert code == 2 and "study.tasks: unknown task 'nix'" in error

@@ -38,7 +38,8 @@ from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity import LEAST, MOST, RANDOM, masks, zeroed
 from stages.talos.settings import EditTraining, Negation
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, open_shared
+from stages.workflow.core.cells import GraftCell
+from stages.workflow.core.shared import open_shared
 from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.skill_grafting.test_localizers import evidence_of, mask_of
 
@@ -375,7 +376,7 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
     shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
     write_json(paths.card("toy"), {"task": TOY.model_dump()})
     # in place of a parameter without pretrained values the head, which keeps what was drawn
-    monkeypatch.setattr("stages.workflow.core.cells.read_tensors", lambda *_: defaultdict(list))
+    monkeypatch.setattr("stages.workflow.core.shared.read_tensors", lambda *_: defaultdict(list))
     monkeypatch.setattr(LabelModel, "put", lambda *_: None)
     one, other = (values_of(open_shared(["toy"], 0, model_settings("standard"), runtime())) for _ in range(2))
     assert same(one, other)

@@ -5,11 +5,9 @@ its entry in dvc.yaml doesn't list (a test compares the two).  Before that the f
 steps: each setting by its kind, all problems at once; then, if there were none, the rules between settings.  What there is
 to set stands in the settings.py of each pipeline, which is found by its folder.
 
-    python -m stages.workflow.core.settings [--json]    checks all files, with --json it prints every resolved setting
+    python -m stages.workflow.core.settings    checks all files
 """
 
-import argparse
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -257,16 +255,9 @@ def require_known(module: str, arguments: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Check all files and say so, or print the settings as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m stages.workflow.core.settings", description="Check params.yaml.")
-    parser.add_argument("--json", action="store_true", help="print every resolved setting")
-    asked, values = parser.parse_args(), load_all()
-    if not asked.json:
-        others = len({*map(owner_of, values)} - {""})
-        print(f"{paths.PARAMS} is fine" + f", and so are those of {others} more pipelines" * bool(others))
-        return
-    shown = {name: part.model_dump() if isinstance(part, BaseModel) else part for name, part in values.items()}
-    print(json.dumps(shown, indent=2))
+    """Check all files and say so."""
+    others = len({*map(owner_of, load_all())} - {""})
+    print(f"{paths.PARAMS} is fine" + f", and so are those of {others} more pipelines" * bool(others))
 
 
 if __name__ == "__main__":
