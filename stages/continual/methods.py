@@ -71,8 +71,7 @@ class TaskSequence:
     """The shared model, live, and what its tasks are learned from.
 
     Each task is trained as in its own fine-tuning: at the grid point that was chosen there, with the same random head,
-    batches and dropout, whichever tasks came before.  So the first task of a naive sequence is that fine-tuning, bit for bit where
-    the caps on steps agree.
+    batches and dropout, whichever tasks came before.  So the first task of a naive sequence is that fine-tuning, bit for bit.
     `rows`: task -> split -> rows.
     """
 

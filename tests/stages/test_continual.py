@@ -161,9 +161,8 @@ def test_grafting_moves_only_what_no_earlier_task_has(after_main, mode):
 
 def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after_main, monkeypatch):
     after_main(mode := "standard")
-    one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3})
+    one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3, "max_steps": 1})
     monkeypatch.setitem(globals(), "TRAINING", one_step)
-    monkeypatch.setitem(globals(), "STEPS", 1)
     before = weights_of(learner("naive", mode))
     moved = {method: weights_of(learned(method, mode, ["toy"])) for method in METHODS}
     chosen = read_mask(paths.learned("toy", SEED)).mask
