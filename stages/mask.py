@@ -2,8 +2,8 @@
 
 from skill_grafting import runtime
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for, write_mask
-from skill_grafting.localizers.movement import order_within, rank_by_movement
-from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+from skill_grafting.localizers.movement import Movement, order_within
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.progress import each_pass, progress
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell, evidence_of
@@ -16,14 +16,14 @@ def main(task: str, seed: int) -> None:
     """Find the mask by graft.localizer, starting from the movement mask of its size, and store it with its values."""
     params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
     name = params.graft.localizer
+    localizer = getattr(params.localizer, name)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
     moved = read_mask_for(paths.movement(task, seed), cell.pretrained, cell.anatomy.name)
-    by_movement = localizer_of(name).rank is rank_by_movement
-    order = order_within(moved.mask, cell.pretrained, moved.values) if by_movement else None
-    budget = Budget.of(cell.region, params.graft.sparsity, params.graft.rule, "graft.sparsity")
+    order = order_within(moved.mask, cell.pretrained, moved.values) if isinstance(localizer, Movement) else None
+    budget = Budget.of(cell.region, params.graft.sparsity, "graft.sparsity")
     evidence = evidence_of(cell, name, cell.rows("train"), cell.rows("dev"))
     with progress(f"mask {task}-{seed}", None, "pass") as bar, each_pass(cell.model.model, bar.update):
-        found = find_mask(name, evidence, getattr(params.localizer, name), budget, order)
+        found = localizer.find(evidence, budget, order)
     mask = found.mask
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
     header = {**cell.origin(), **about, "localizer": name, **found.record}

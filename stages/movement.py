@@ -19,11 +19,11 @@ def main(task: str, seed: int) -> None:
     region, heads = anatomy.region(params.graft.region), anatomy.names([HEAD])
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
     finetuned = read_tensors(paths.finetuned(task, seed), [*region.shapes, *heads])
-    budget = Budget.of(region, params.graft.sparsity, "top_k", "graft.sparsity")
+    budget = Budget.of(region, params.graft.sparsity, "graft.sparsity")
     mask = movement_mask(pretrained, finetuned, region, budget.k)
     about = {
         "model": anatomy.name, "fingerprint": region.fingerprint(pretrained), "task": task, "seed": seed,
-        "mode": anatomy.mode, "model_parameters": anatomy.parameters, "localizer": "movement", "rule": budget.rule,
+        "mode": anatomy.mode, "model_parameters": anatomy.parameters, "localizer": "movement", "rule": "top_k",
     }  # fmt: skip
     head = {name: finetuned[name] for name in heads}
     write_mask(paths.movement(task, seed), StoredMask(mask, values_at(finetuned, mask), head, about))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,11 @@ from transformers import (
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.names import NAMES
-from skill_grafting.localizers.registry import localizer_of
+from skill_grafting.localizers.registry import NAMES, Localizer, kind_of, localizer_of
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import FinetuneParams, ModelParams, Section
-from stages.workflow.core.sections import GraftParams, LocalizerParams
+from skill_grafting.settings import FinetuneParams, ModelParams
+from stages.workflow.core.sections import GraftParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]
 BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]
@@ -198,29 +198,24 @@ def finetune_settings(**changes: Any) -> FinetuneParams:
 
 def graft_settings(**changes: Any) -> GraftParams:
     """The `graft` section."""
-    return GraftParams(**{"localizer": "learned", "region": ["layers"], "sparsity": 0.02, "rule": "top_k", **changes})
+    return GraftParams(**{"localizer": "learned", "region": ["layers"], "sparsity": 0.02, **changes})
 
 
-def localizer_settings(name: str, **changes: Any) -> Section:
-    """The section of one localizer, quick on the toy task; changes of settings that it hasn't got are passed over."""
-    learning = {
-        "base_share": 0.1, "offset": 10.0, "l1": 0.0, "steps": 10, "rate_kind": "relative", "learning_rate": 1.0,
-        "batch_size": 128, "select": "last", "eval_steps": 2,
-    }  # fmt: skip
-    path = {"path_points": [0.0, 0.5], "sign": "signed"}
-    talos = {"examples": 12, "mode": "sampled", "draws": 1, "rounds": 3, "attenuation": 0.1}
-    plain = {
-        "learned": learning, "stitch": {**learning, "base_share": 1e-3, "offset": 5.0, "l1": 1e-3},
-        "attribution": path, "grown": {"rounds": 2},
-        "fish": {"examples": 12}, "talos": talos,
+def localizer_settings(name: str, **changes: Any) -> Localizer:
+    """One localizer, quick on the toy task; changes of settings that it hasn't got are passed over."""
+    learning = {"steps": 10, "learning_rate": 1.0, "batch_size": 128, "select": "last"}
+    quick = {
+        "learned": learning, "attribution": {"path_points": [0.0, 0.5], "sign": "signed"}, "grown": {"rounds": 2},
+        "fish": {"examples": 12}, "talos": {"examples": 12, "rounds": 3},
+        "stitch": learning | {"of": "learned", "base_share": 0.1, "offset": 5.0, "l1": 1e-3, "rule": "threshold"},
     }.get(name, {})  # fmt: skip
-    known = {key: value for key, value in changes.items() if key in plain}
-    return localizer_of(name).settings(**{**plain, **known})
+    known = {key: value for key, value in changes.items() if key in kind_of(name, quick).model_fields}
+    return localizer_of(name, quick | known)
 
 
-def all_localizers(**changes: Any) -> LocalizerParams:
-    """The `localizer` section."""
-    return LocalizerParams.model_construct(**{name: localizer_settings(name, **changes) for name in NAMES})
+def all_localizers(**changes: Any) -> SimpleNamespace:
+    """The `localizer` section, with a variant."""
+    return SimpleNamespace(**{name: localizer_settings(name, **changes) for name in (*NAMES, "stitch")})
 
 
 def random_mask(region: Region, k: int, seed: int) -> GraftMask:

@@ -17,7 +17,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from skill_grafting.data.tasks import registry
-from skill_grafting.localizers.names import NAMES, SHARED
+from skill_grafting.localizers.registry import NAMES
 from skill_grafting.settings import RuntimeParams
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, RUNTIME, owner_of, params_file
@@ -118,47 +118,38 @@ def repo() -> Repo:
     return Repo(ROOT)
 
 
-def code_deps(name: str, localizer: str = "") -> list[str]:
-    """The deps of a stage on code; where one is named by a localizer, by this one."""
-    return [re.sub(r"\$\{[\w.]*localizer\}", localizer, dep) for dep in ALL[name]["deps"] if dep.startswith("stages/")]
-
-
-def loads_a_localizer_by_name(name: str) -> bool:
-    return any("${" in dep for dep in code_deps(name, "${localizer}"))
+def code_deps(name: str) -> list[str]:
+    return [dep for dep in ALL[name]["deps"] if dep.startswith("stages/")]
 
 
 @cache
-def needed(name: str, localizer: str = "") -> set[Path]:
-    """The files that a stage imports: from its script, from its pipeline's settings, and from a localizer that it loads by name."""
-    roots = [script(name).relative_to(ROOT), module_file(settings_module(name))]
-    roots += [Path(f"stages/skill_grafting/localizers/{localizer}.py")] if localizer else []
-    return closure(*roots)
+def needed(name: str) -> set[Path]:
+    """The files that a stage imports: from its script, and from its pipeline's settings."""
+    return closure(script(name).relative_to(ROOT), module_file(settings_module(name)))
 
 
-def lacking(name: str, deps: Iterable[str], localizer: str = "") -> set[Path]:
+def lacking(name: str, deps: Iterable[str]) -> set[Path]:
     """What a stage imports and none of these deps covers."""
-    return needed(name, localizer) - {file for dep in deps for file in files_of(dep)}
+    return needed(name) - {file for dep in deps for file in files_of(dep)}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_stage_depends_on_every_module_that_it_imports(name):
-    for localizer in NAMES if loads_a_localizer_by_name(name) else [""]:
-        assert lacking(name, code_deps(name, localizer), localizer) == set()
+    assert lacking(name, code_deps(name)) == set()
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_dep_on_code_could_be_left_out(name):
     """So a module that a stage imports and that is no dep of it fails the test above, whichever it is."""
-    localizer = "bias" if loads_a_localizer_by_name(name) else ""
-    deps = code_deps(name, localizer)
+    deps = code_deps(name)
     tables = {dep for dep in deps if dep.endswith((".yaml", ".csv"))}
     for dep in {*deps} - tables:
-        assert lacking(name, [other for other in deps if other != dep], localizer), dep
+        assert lacking(name, [other for other in deps if other != dep]), dep
 
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_no_stage_but_a_report_depends_on_a_report(name):
-    files = {file for dep in code_deps(name, "bias") for file in files_of(dep)}
+    files = {file for dep in code_deps(name) for file in files_of(dep)}
     drawing = {
         path.relative_to(ROOT)
         for kind in ("report", "figures", "frames")
@@ -167,28 +158,9 @@ def test_no_stage_but_a_report_depends_on_a_report(name):
     assert files.isdisjoint(drawing) and files.isdisjoint(files_of("stages/commands"))
 
 
-def test_a_localizer_that_only_its_own_stages_load_is_no_part_of_the_library_that_others_depend_on():
-    library = files_of("stages/skill_grafting")
-    inside = {name for name in NAMES if Path(f"stages/skill_grafting/localizers/{name}.py") in library}
-    assert inside == {*SHARED} < {*NAMES}
-    assert closure(*(Path(f"stages/skill_grafting/localizers/{name}.py") for name in SHARED)) <= library
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stage_that_asks_for_a_localizer_depends_on_its_module(name):
-    """By its name, or, where a method or a share stands for it, as one of those that are part of the library."""
-    # the check of settings asks each localizer what there is to set
-    check = Path("stages/workflow/core/settings.py")
-    files = {path for path in needed(name) - {check} if path.parent != Path("stages/skill_grafting/localizers")}
-    if any(calls(ROOT / path, "find_mask", "find_masks", "localizer_of") for path in files):
-        fixed = {
-            node.value
-            for path in files
-            for call in calls(ROOT / path, "find_mask", "find_masks")
-            if isinstance(node := call.args[0], ast.Constant)
-        }
-        assert loads_a_localizer_by_name(name) or "localizer" in keys_of(ALL[name]) or fixed, name
-        assert fixed <= {*SHARED}
+def test_localizers_which_are_loaded_by_their_names_are_part_of_the_library():
+    localizers = {Path(f"stages/skill_grafting/localizers/{name}.py") for name in NAMES}
+    assert closure(*localizers) <= files_of("stages/skill_grafting")
 
 
 @cache

@@ -19,6 +19,7 @@ from skill_grafting.errors import ParamsError, did_you_mean
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
+from stages.workflow.core.sections import LocalizerParams
 from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files
 
 
@@ -105,11 +106,14 @@ def flags(settings: dict[str, Any]) -> list[str]:
 
 
 def flatten(key: str, value: object, kind: object) -> dict[str, Any]:
-    """Dotted key -> value of the settings in a section of this kind; tables whose keys are the user's own names stay whole."""
-    fields = getattr(kind, "model_fields", {})
-    if not isinstance(value, dict) or not (fields or kind is Any):
+    """Dotted key -> value of the settings in a section of this kind; tables whose keys are the user's own names stay whole.
+
+    But for `localizer`, whose lines (kind Any) are changed setting by setting, too.
+    """
+    fields, lines = getattr(kind, "model_fields", {}), kind is Any or kind is LocalizerParams
+    if not isinstance(value, dict) or not (fields or lines):
         return {key: value}
-    kinds = {name: fields[name].annotation if name in fields else None for name in value}
+    kinds = {name: Any if lines else fields[name].annotation if name in fields else None for name in value}
     return {
         place: end for name, part in value.items() for place, end in flatten(f"{key}.{name}", part, kinds[name]).items()
     }

@@ -18,7 +18,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders, read_rows, write_json
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.merging import (
     AVERAGE,
     CONSENSUS,
@@ -117,8 +117,8 @@ def localize(method: str, task: str, seed: int, params: Params, machine: Runtime
     localizer, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
-    budget = Budget.of(cell.region, share, params.graft.rule, "combination.methods")
-    mask = find_mask(localizer, evidence, getattr(params.localizer, localizer), budget).mask
+    budget = Budget.of(cell.region, share, "combination.methods")
+    mask = params.localizer.find(evidence, budget).mask
     return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 
@@ -269,10 +269,11 @@ def chance_collisions(selected: Sequence[int], size: int) -> dict[str, float]:
 def main(method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
     params = load_params(
-        "tasks", *MODEL, "finetune.train", "graft.region", "graft.rule", "calibration.bins", "merge",
+        "tasks", *MODEL, "finetune.train", "graft.region", "calibration.bins", "merge",
         "combination.search", "combination.shares",
     )  # fmt: skip
-    params.localizer = load_localizer(method)
+    localized = read_localized(method)
+    params.localizer = localized and load_localizer(localized[0])
     make_folders(paths.stage_dir("combination", (method,), seed))
     machine = runtime.start(params.runtime)
     for group in params.merge.groups:

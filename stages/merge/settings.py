@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import Field
 
 from skill_grafting.errors import did_you_mean
-from skill_grafting.localizers.names import SHARED
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from skill_grafting.settings import Count, Name, Section, Share, Tasks, Values, Weight
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
@@ -73,10 +72,10 @@ def problems(values: Values) -> Iterator[str]:
         return
     methods = [name for name in values["combination"].methods if name not in KINDS]
     localized = {name: read[0] for name in methods if (read := read_localized(name))}
-    yield from unknown_localizers(values, "combination.methods", [*localized.values()], SHARED)
+    yield from unknown_localizers(values, "combination.methods", [*localized.values()])
     for name in methods:
         if name not in localized:
             yield (
-                f"combination.methods: unknown method {name!r}{did_you_mean(name, (*KINDS, *SHARED))}; "
+                f"combination.methods: unknown method {name!r}{did_you_mean(name, KINDS)}; "
                 f"known: {', '.join(KINDS)}, and LOCALIZER_SHARE, such as stitch_0.01"
             )

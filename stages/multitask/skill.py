@@ -4,15 +4,14 @@ from skill_grafting import runtime
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.registry import Budget, FoundMask, find_masks
+from skill_grafting.localizers.registry import Budget, FoundMask
 from skill_grafting.models.evidence import with_scores
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, open_joint
-from stages.multitask.settings import FROM_A_BASE, read_name
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_localizer, load_params
+from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -40,26 +39,23 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
     A region does not depend on which other sizes there are.
     """
-    localizer, base_share = read_name(name)
-    settings = getattr(params.localizer, localizer)
-    if localizer in FROM_A_BASE:
-        settings = settings.model_copy(update={"base_share": base_share})
     sizes = params.skill.sparsities
-    budgets = [Budget.of(cell.region, sparsity, params.graft.rule, "skill.sparsities") for sparsity in sizes]
-    found = find_masks(localizer, lambda: _evidence(cell, task, localizer), settings, budgets)
+    budgets = [Budget.of(cell.region, sparsity, "skill.sparsities") for sparsity in sizes]
+    found = getattr(params.localizer, name).find_all(lambda: _evidence(cell, task, name), budgets)
     return dict(zip(sizes, found, strict=True))
 
 
-def _evidence(cell: JointCell, task: str, localizer: str) -> LocalizerInput:
-    evidence = cell.evidence(task, "skill", localizer, task, cell.seed)
+def _evidence(cell: JointCell, task: str, name: str) -> LocalizerInput:
+    evidence = cell.evidence(task, "skill", name, task, cell.seed)
     return with_scores(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))
 
 
 @stage
 def main(paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
-    params = load_params("tasks", *MODEL, "graft.region", "graft.rule", "multitask.tasks", "skill.sparsities")
-    params.localizer = load_localizer(localizer)
+    params = load_params(
+        "tasks", *MODEL, "graft.region", "multitask.tasks", "skill.sparsities", f"localizer.{localizer}"
+    )
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size
         for size in params.skill.sparsities:

@@ -13,14 +13,12 @@ from operator import or_
 from torch import Tensor
 
 from skill_grafting import runtime
-from skill_grafting.errors import TrainingError
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, require_model
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.learned import Learning, MaskLogits, learn_mask
-from skill_grafting.localizers.registry import Budget
+from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
@@ -79,13 +77,9 @@ def purified(cell: JointCell, start: Source, params: Params) -> Source:
 
     Raises TrainingError if the loss diverges.
     """
-    steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size}
-    settings = params.localizer.learned.model_copy(update=steps)
+    steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size, "rule": "top_k"}
     evidences = [cell.evidence(task, "purify", start.name, task, cell.seed) for task in start.members]
-    try:
-        mask = purify(start.mask, evidences, settings)
-    except FloatingPointError as error:
-        raise TrainingError(f"{error}; lower localizer.learned.learning_rate ({settings.learning_rate})") from error
+    mask = purify(start.mask, evidences, params.localizer.learned.model_copy(update=steps))
     return Source(PURIFIED, start.name, start.members, mask)
 
 
@@ -110,16 +104,16 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
     write_record("transfer", axes, header, predictions, rows)
 
 
-def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Learning) -> GraftMask:
+def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Learned) -> GraftMask:
     """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
 
     evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
-    weights.  Raises FloatingPointError if the loss is not a number.
+    weights.  Raises TrainingError if the loss is not a number.
     """
     first = evidences[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
     gradient = summed_gradient(evidences, settings.batch_size)
-    return learn_mask(first.weights, logits, Budget(start.selected), settings, gradient).mask
+    return learn_mask(first.weights, logits, start.selected, settings, gradient).mask
 
 
 def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:

@@ -19,7 +19,7 @@ from .grafting.mask_indices import read_indices
 from .grafting.modules import Parameters, chosen, graft, region_of
 from .grafting.region import Region, Tensors, named_weights
 from .localizers.evidence import LocalizerInput
-from .localizers.registry import Budget, find_mask, localizer_of, settings_of
+from .localizers.registry import Budget, localizer_of
 from .metrics.classification import reliability
 from .models.evidence import from_tensors
 from .models.fisher import add_squared_gradient
@@ -52,11 +52,11 @@ def localize(
     region = region_of(base, tuned, parameters)
     if given := {"mode", "draws"} & {*settings}:
         raise ParamsError(f"{method}.{min(given)}: the loss itself determines whose gradient is squared (see `fisher`)")
-    checked = settings_of(method, settings, "")
-    budget = Budget.of(region, sparsity, "top_k", "sparsity")
+    localizer = localizer_of(method, settings)
+    budget = Budget.of(region, sparsity, "sparsity")
     before, after = (_values(model, region) for model in (base, tuned))
     generator = np.random.default_rng(seed)
-    if not localizer_of(method).needs_model:
+    if not localizer.needs_model:
         evidence = from_tensors(region, before, after, generator)
     elif loss is None:
         raise ParamsError(f"loss: {method} needs gradients, so pass a loss; movement needs none")
@@ -71,7 +71,7 @@ def localize(
             model = graft(base, tuned, GraftMask.empty(region)).eval()
         evidence = _evidence(model, region, (before, after), loss, parts, generator)
     with torch.inference_mode(False):
-        return find_mask(method, evidence, checked, budget).mask
+        return localizer.find(evidence, budget).mask
 
 
 def fisher(

@@ -6,7 +6,7 @@ from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from skill_grafting.models.evaluation import Evaluation
@@ -57,9 +57,9 @@ def predict_by_size(
     """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
     axes = {}
     for sparsity in params.paradigm.sparsities:
-        budget = Budget.of(cell.region, sparsity, params.graft.rule, "paradigm.sparsities")
+        budget = Budget.of(cell.region, sparsity, "paradigm.sparsities")
         evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
-        found = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        found = params.localizer.learned.find(evidence, budget).mask
         size = found.selected
         moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, size)
         for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found)):
@@ -73,7 +73,7 @@ def predict_by_size(
 def main(paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     params = load_params(
-        "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
         "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.adamw",
     )  # fmt: skip
     make_folders(paths.stage_dir("paradigm", (paradigm,), seed))

@@ -6,7 +6,7 @@ from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.registry import Budget, FoundMask, find_masks
+from skill_grafting.localizers.registry import Budget, FoundMask
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
@@ -21,9 +21,9 @@ from stages.workflow.core.stage import stage
 def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> Iterator[str]:
     """Store a cell's mask by one localizer at each size, all from one ranking, and its graft's predictions; gives a line for each."""
     cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
-    rows, settings = (cell.rows("train"), cell.rows("dev")), getattr(params.localizer, name)
-    budgets = [Budget.of(cell.region, sparsity, params.graft.rule, "sweep.sparsities") for sparsity in sizes]
-    masks = find_masks(name, lambda: evidence_of(cell, name, *rows), settings, budgets)
+    rows, localizer = (cell.rows("train"), cell.rows("dev")), getattr(params.localizer, name)
+    budgets = [Budget.of(cell.region, sparsity, "sweep.sparsities") for sparsity in sizes]
+    masks = localizer.find_all(lambda: evidence_of(cell, name, *rows), budgets)
     for sparsity, found in zip(sizes, masks, strict=True):
         yield _measured(name, sparsity, cell, found, params)
 
@@ -48,7 +48,7 @@ def _measured(name: str, sparsity: float, cell: GraftCell, found: FoundMask, par
 def main(localizer: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     params = load_params(
-        "tasks", *MODEL, "graft.region", "graft.rule", "calibration.bins", "study.tasks", "study.test_max", "sweep.sparsities",
+        "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "sweep.sparsities",
         f"localizer.{localizer}",
     )  # fmt: skip
     make_folders(paths.SWEEP / localizer / str(seed), paths.METRICS / "sweep" / localizer / str(seed))

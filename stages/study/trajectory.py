@@ -18,7 +18,7 @@ from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.evaluation import Evaluation
@@ -139,9 +139,9 @@ def regions_at(
     rows = [{**row, "label": label} for row, label in zip(train_rows, labels, strict=True)]
     then, found = replace(cell, finetuned=at), {}
     for sparsity in params.trajectory.checkpoints.sparsities:
-        budget = Budget.of(cell.region, sparsity, params.graft.rule, "trajectory.checkpoints.sparsities")
+        budget = Budget.of(cell.region, sparsity, "trajectory.checkpoints.sparsities")
         evidence = evidence_of(then, "learned", rows, cell.rows("dev"))
-        found[sparsity] = find_mask("learned", evidence, params.localizer.learned, budget).mask
+        found[sparsity] = params.localizer.learned.find(evidence, budget).mask
     return found
 
 
@@ -159,7 +159,7 @@ def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]
 def main(seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
     params = load_params(
-        "tasks", *MODEL, "finetune", "graft.region", "graft.rule", "localizer.learned", "calibration.bins",
+        "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
         "study.test_max", "study.tasks", "trajectory.tasks", "trajectory.checkpoints",
     )  # fmt: skip
     make_folders(paths.stage_dir("trajectory", (), seed))

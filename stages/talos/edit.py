@@ -24,7 +24,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy, majority_share, standard_error
 from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from skill_grafting.metrics.predictions import Predictions
@@ -111,8 +111,8 @@ def choose_mask(method: str, cell: GraftCell, params: Params) -> GraftMask:
     if method == ATTENTION:
         return attention_mask(cell.region)
     evidence = evidence_of(cell, method, cell.rows("train"), cell.rows("dev"))
-    budget = Budget.of(cell.region, params.talos.sparsity, params.graft.rule, "talos.sparsity")
-    mask = find_mask(method, evidence, getattr(params.localizer, method), budget).mask
+    budget = Budget.of(cell.region, params.talos.sparsity, "talos.sparsity")
+    mask = params.localizer.find(evidence, budget).mask
     if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "
@@ -208,7 +208,7 @@ def sizes(training: FinetuneParams | TrainPlan, trained: int, mask: GraftMask) -
 def main(method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
     params = load_params(
-        "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "graft.rule", "talos.tasks",
+        "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "talos.tasks",
         "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
     params.localizer = load_localizer(method)

@@ -14,8 +14,8 @@ from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import make_folders, read_rows, write_json
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.random import rank_at_random
-from skill_grafting.localizers.registry import Budget, LocalizerSettings
+from skill_grafting.localizers.random import Random
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
 from skill_grafting.metrics.classification import accuracy, majority_share
 from skill_grafting.metrics.overlap import chance_iou, iou
@@ -77,7 +77,7 @@ def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
     scores = sensitivity(evidence, params.localizer.talos)
     return {
         LEAST: least_sensitive(scores, GraftMask.full(region), k),
-        RANDOM: GraftMask.from_region_indices(region, rank_at_random(evidence, LocalizerSettings(), k)),
+        RANDOM: Random().find(evidence, Budget(k)).mask,
         MOST: top_k(region, scores, k),
     }
 
@@ -89,7 +89,7 @@ def zeroed(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
 
 def single_round(evidence: LocalizerInput, params: Params, task: str, seed: int) -> dict[str, float]:
     """Overlap of the talos mask with the one that a single round finds, and of two random ones of that size."""
-    budget = Budget.of(evidence.region, params.talos.sparsity, "top_k", "talos.sparsity")
+    budget = Budget.of(evidence.region, params.talos.sparsity, "talos.sparsity")
 
     def calibrated(**changes: int) -> np.ndarray:
         """Region indices of a mask; both draw the same labels."""

@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skill_grafting.errors import did_you_mean
-from skill_grafting.localizers.names import SHARED
 from skill_grafting.settings import (
     Count,
     Name,
@@ -24,7 +22,7 @@ from skill_grafting.settings import (
 )
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 
-# besides these, each localizer of SHARED trains the parameters that it selects
+# besides these, each localizer trains the parameters that it selects
 METHODS = ("full", "graft", "full_matched", "linear", "attention")
 
 
@@ -101,7 +99,7 @@ TASKS = (
 def problems(values: Values) -> Iterator[str]:
     """Methods choose from other lists, and no task is its own control.  A stage that an empty list switches off has no rules."""
     if is_on(values, "talos"):
-        yield from _method_problems(values)
+        yield from unknown_localizers(values, "edit.methods", values["edit"].methods, METHODS)
     tables = {"arithmetic": "negation.controls", "disentangle": "grid.pairs"}
     for section in tables:
         yield from not_among(values, f"{section}.methods", "edit.methods")
@@ -109,11 +107,3 @@ def problems(values: Values) -> Iterator[str]:
         for task, other in get_by_path(values, f"{section}.{setting}").items() if is_on(values, section) else ():
             if task == other:
                 yield f"{section}.{setting}.{task}: {task} is the task itself"
-
-
-def _method_problems(values: Values) -> Iterator[str]:
-    known, methods = (*METHODS, *SHARED), values["edit"].methods
-    yield from unknown_localizers(values, "edit.methods", [name for name in methods if name in SHARED], SHARED)
-    for name in methods:
-        if name not in known:
-            yield f"edit.methods: unknown method {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"

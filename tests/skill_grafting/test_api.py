@@ -15,8 +15,7 @@ from skill_grafting import merging
 from skill_grafting.errors import GraftError
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_text
-from skill_grafting.localizers.names import NAMES
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import NAMES, Budget
 from skill_grafting.merging import shifted, task_vector
 from skill_grafting.metrics.classification import reliability
 from skill_grafting.models.evidence import draws, evidence_about
@@ -234,7 +233,7 @@ def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     evidence = evidence_about(
         opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words
     )
-    wanted = find_mask(method, evidence, settings, Budget(int(0.02 * opened.region.size + 1e-6), share=0.02)).mask
+    wanted = settings.find(evidence, Budget.of(opened.region, 0.02, "sparsity")).mask
     changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws")}
     examples = opened.model.encode(cell.rows["train"])
     one_by_one = method in ("fish", "talos")
@@ -407,7 +406,7 @@ REFUSED = {
     ),
     "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
-    "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"unknown localizer 'lerned' \(did you mean 'learned'"),
+    "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"^lerned: unknown localizer \(did you mean 'learned'"),
     "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned needs gradients"),
     "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
     "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: the loss itself determines whose gradient"),

@@ -11,8 +11,7 @@ from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.localizers.names import NAMES
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import NAMES, Budget
 from skill_grafting.metrics.classification import accuracy, agreement, reliability, standard_error
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.scores import classification_scores, score_rows
@@ -255,7 +254,7 @@ def test_every_localizer_finds_a_mask(make_cell, localizer):
     evidence = with_scores(evidence, model, rows["train"], rows["dev"])
     settings = localizer_settings(localizer, steps=2, select="authors", eval_steps=1)
     k = cell.region.budget(0.05)
-    selected = find_mask(localizer, evidence, settings, Budget(k)).mask.selected
+    selected = settings.find(evidence, Budget(k)).mask.selected
     assert (localizer != "bias") <= selected <= k, "a Llama has no biases"
 
 

@@ -28,8 +28,7 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
 from skill_grafting.localizers.movement import movement
-from skill_grafting.localizers.names import NAMES
-from skill_grafting.localizers.registry import Budget, find_mask, localizer_of, settings_of
+from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.checkpoints import Checkpoint, skeleton
 from skill_grafting.models.evidence import draws, from_tensors
@@ -154,9 +153,9 @@ def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, n
     tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
     before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
     evidence, budget = from_tensors(mask.region, before, after, draws(name, tuned.name, 0)), mask.region.budget(0.05)
-    assert mask.equals(find_mask(name, evidence, settings_of(name, {}, ""), Budget(budget)).mask)
+    assert mask.equals(localizer_of(name).find(evidence, Budget(budget)).mask)
     other = "random" if name in ("movement", "lota") else "movement"
-    assert not mask.equals(find_mask(other, evidence, settings_of(other, {}, ""), Budget(budget)).mask), "control"
+    assert not mask.equals(localizer_of(other).find(evidence, Budget(budget)).mask), "control"
 
 
 def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
@@ -541,9 +540,8 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
     assert stored.mask.selected == stored.mask.region.budget(0.02)
 
 
-def test_settings_are_those_of_the_localizer_s_class_but_for_the_changes():
-    assert all(settings_of(name, {}, "") == localizer_of(name).settings() for name in NAMES)
-    assert settings_of("grown", {"rounds": parsed("1")}, "").rounds == 1 != settings_of("grown", {}, "").rounds
+def test_a_setting_is_read_as_json_or_text():
+    assert localizer_of("grown", {"rounds": parsed("1")}).rounds == 1
     assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
 
 

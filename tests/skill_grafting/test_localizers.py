@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting import localizers
+from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
@@ -19,17 +20,14 @@ from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import each_attribution
 from skill_grafting.localizers.bias import biases
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.learned import Learning, MaskLogits, learn_mask
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
-from skill_grafting.localizers.names import NAMES
-from skill_grafting.localizers.registry import Budget, find_mask, localizer_of
+from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
 from skill_grafting.models.evidence import draws, evidence_about, from_tensors
 from stages.workflow.core.cells import GraftCell
 from tests.imports import closure
 from tests.pico import localizer_settings, same
 
 ROOT = Path(__file__).parents[2]
-LOCALIZERS = {name: localizer_of(name) for name in NAMES}
 
 
 def evidence_of(cell, seed: int = 0) -> LocalizerInput:
@@ -43,11 +41,7 @@ def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
 
 
 def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
-    return find_mask(name, evidence, localizer_settings(name, **changes), Budget(k)).mask
-
-
-def ranked(name: str, evidence: LocalizerInput, k: int) -> Tensor:
-    return LOCALIZERS[name].rank(evidence, localizer_settings(name), k)
+    return localizer_settings(name, **changes).find(evidence, Budget(k)).mask
 
 
 class Quadratic:
@@ -79,10 +73,6 @@ class Quadratic:
     def moved_most(self, k: int) -> GraftMask:
         return movement_mask(self.pretrained, self.finetuned, self.region, k)
 
-    def learn(self, base: GraftMask, settings: Learning, budget: Budget) -> GraftMask:
-        start = MaskLogits.around(base, self.pretrained, self.finetuned, settings.offset)
-        return learn_mask(self.weights, start, budget, settings, self.backward).mask
-
     def evidence(self, squares: Tensors | None = None) -> LocalizerInput:
         return LocalizerInput(
             self.region, self.pretrained, self.finetuned, self.weights, lambda _size: self.backward, self.backward,
@@ -100,38 +90,43 @@ def quadratic(triple):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_on_a_real_model(make_cell, tmp_path, name):
-    cell, localizer = make_cell("prompt"), LOCALIZERS[name]
+    cell, localizer = make_cell("prompt"), localizer_settings(name)
     evidence = evidence_of(cell)
-    masks = {k: mask_of(name, seeded(evidence), k) for k in (0, 1, 2, 300)}
-    assert all(mask.region == cell.region and mask.selected <= k for k, mask in masks.items())
-    assert name == "stitch" or all(mask.selected == k for k, mask in masks.items()), "exactly k"
+    masks = {k: mask_of(name, seeded(evidence), k) for k in (1, 2, 300)}
+    assert all(mask.region == cell.region and mask.selected == k for k, mask in masks.items()), "exactly k"
     assert same(evidence.pretrained, cell.pretrained()) and same(evidence.finetuned, cell.finetuned())
-    assert masks[300].equals(mask_of(name, evidence_of(cell), 300)), (
-        "the same again, whatever state the weights are left in"
-    )
+    again = mask_of(name, evidence_of(cell), 300)
+    assert masks[300].equals(again), "the same again, whatever state the weights are left in"
     if name == "random":
         assert not masks[300].equals(mask_of(name, seeded(evidence, 1), 300)), "control: another seed draws others"
     write_mask(tmp_path / "mask", StoredMask(masks[300], values_at(evidence.finetuned, masks[300]), {}, {}))
     read = read_mask(tmp_path / "mask")
     assert read.mask.equals(masks[300]) and same(read.values, values_at(cell.finetuned(), masks[300]))
-    if localizer.refine is None:
-        small, large = (ranked(name, seeded(evidence), k).tolist() for k in (37, 300))
-        assert small == large[:37] and len({*large}) == 300 and sorted(large) == masks[300].region_indices().tolist()
+    together = localizer.find_all(lambda: seeded(evidence), [Budget(2), Budget(300)])
+    assert [found.mask.equals(masks[k]) for found, k in zip(together, (2, 300), strict=True)] == [True] * 2
+    order = localizer.rank(seeded(evidence), 300)
+    if order is not None:
+        small, large = localizer.rank(seeded(evidence), 37).tolist(), order.tolist()
+        assert small == large[:37] and len({*large}) == 300, "nested"
         assert large != sorted(large), "control: the order is not that of the region"
-    if not localizer.needs_model:
-        alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
-        assert mask_of(name, alone, 300).equals(masks[300]), "two sets of weights are enough"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_needs_no_model_gets_none(make_cell, name):
+    cell = make_cell("prompt")
+    alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
+    if localizer_of(name).needs_model:
+        with pytest.raises(RuntimeError, match="has no model to take gradients of"):
+            mask_of(name, alone, 300)
+    else:
+        assert mask_of(name, alone, 300).equals(mask_of(name, seeded(evidence_of(cell)), 300))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_region_is_the_largest_mask(quadratic, name):
-    region = quadratic.region
-    evidence = quadratic.evidence(quadratic.curve)
-    most = sum(values.numel() for n, values in evidence.pretrained.items() if n.endswith(".bias"))
-    whole = mask_of(name, evidence, region.size).selected
-    assert whole < region.size if name == "stitch" else whole == (most if name == "bias" else region.size)
-    if name == "bias":
-        assert 0 < most < region.size, "control: there are others than biases"
+    most = sum(values.numel() for n, values in quadratic.pretrained.items() if n.endswith(".bias"))
+    whole = mask_of(name, quadratic.evidence(quadratic.curve), quadratic.region.size).selected
+    assert 0 < most < whole == quadratic.region.size or (name, whole) == ("bias", most)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,39 +136,49 @@ def test_ties_are_broken_by_region_index(name):
     toy = Quadratic(region, zeros, ones)
     toy.target = toy.curve = ones
     first = mask_of(name, toy.evidence(toy.curve), 4).region_indices().tolist()
-    # nothing crosses the threshold of stitch
-    expected = [] if name == "stitch" else [0, 1, 2, 3]
-    assert (first == expected) == (name != "random"), "control: that one has no ties"
+    assert (first == [0, 1, 2, 3]) == (name != "random"), "control: that one has no ties"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_needs_no_model_gets_none(triple, name):
-    region, pretrained, finetuned = triple
-    evidence, localizer = from_tensors(region, pretrained, finetuned, np.random.default_rng(0)), LOCALIZERS[name]
-    if not localizer.rank_needs_model:
-        assert len(ranked(name, evidence, 9)) == 9
-    if localizer.rank_needs_model or localizer.refine:
-        with pytest.raises(RuntimeError, match="has no model to take gradients of"):
-            (ranked if localizer.rank_needs_model else mask_of)(name, evidence, 9)
-
-
-def test_a_localizer_of_ones_own_is_one_file(make_cell, monkeypatch, tmp_path):
+def test_a_localizer_of_ones_own_is_one_file_and_a_variant_of_it_a_line(make_cell, monkeypatch, tmp_path):
     """The example of the documentation, as it is printed there."""
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
-    code = re.search(r'^```python\n(""".*?^LOCALIZER = .*?)^```$', "\n".join(pages), re.MULTILINE | re.DOTALL)[1]
+    page = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    code = re.search(r'^```python\n(""".*?^LOCALIZER = .*?)^```$', page, re.MULTILINE | re.DOTALL)[1]
     assert len(code.splitlines()) < 40
     (tmp_path / "relative.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(localizers, "__path__", [*localizers.__path__, str(tmp_path)])
-    evidence = evidence_of(make_cell("prompt"))
-    mask = mask_of("relative", evidence, 120)
-    assert mask.selected == 120 and not mask.equals(mask_of("movement", evidence, 120))
+    monkeypatch.setattr("skill_grafting.localizers.registry.NAMES", (*NAMES, "relative"))
+    evidence, budget = evidence_of(make_cell("prompt")), Budget(120)
+    [name, line] = re.search(r"`(relative_\w+): (\{of: relative.*?\})`", page).groups()
+    variant = localizer_of(name, dict(re.findall(r"(\w+): (\w+)", line)) | {"least": 0.01})
+    masks = [one.find(evidence, budget).mask for one in (localizer_of("relative"), variant, localizer_of("movement"))]
+    assert {mask.selected for mask in masks} == {120}
+    assert not any(masks[a].equals(masks[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_a_variant_is_a_localizer_with_other_settings_and_says_of_which():
+    assert localizer_of("stitch", {"of": "learned", "steps": 7}) == localizer_of("learned", {"steps": 7})
+    assert localizer_of("stitch", {"of": "learned"}) != localizer_of("learned", {"steps": 7}), "control"
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), [
+    ("lerned", {}, "^at lerned: unknown localizer \\(did you mean 'learned'\\?\\); known: attribution, .*; a variant of one says `of`$"),
+    ("mine", {"of": "lerned"}, "^at mine.of: unknown localizer 'lerned' \\(did you mean 'learned'\\?\\); known: "),
+    ("mine", {"of": "mine"}, "^at mine.of: unknown localizer 'mine'"),
+    ("mine", {"of": "learned", "step": 1}, "^at mine.step: unknown setting \\(did you mean 'steps'\\?\\); known: base_share, "),
+    ("learned", {"of": "movement"}, "^at learned.of: unknown setting"),
+    ("learned", {"steps": -1, "offset": "x"}, "at learned.offset: .*; at learned.steps: "),
+    ("my-own", {"of": "learned"}, "^at my-own: should be a name of a-z, 0-9 and _"),
+])  # fmt: skip
+def test_a_mistake_in_a_line_is_told_with_the_nearest_name(name, changes, message):
+    with pytest.raises(ParamsError, match=message):
+        localizer_of(name, changes, "at ")
 
 
 def test_a_localizer_is_imported_only_when_it_is_asked_for():
     folder = Path("stages/skill_grafting/localizers")
     known = {folder / f"{name}.py" for name in NAMES}
     assert closure(folder / "registry.py") & known == set()
-    assert {path.stem for path in closure(folder / "stitch.py") & known} == {"stitch", "learned", "movement"}
+    assert {path.stem for path in closure(folder / "learned.py") & known} == {"learned", "movement"}
 
 
 # --- Each one's own definition ---------------------------------------------------------------------------------
@@ -274,39 +279,3 @@ def test_other_batches_give_another_mask(make_cell, batch_size):
     k = cell.region.budget(0.05)
     masks = [mask_of("learned", evidence_of(cell, seed), k, batch_size=batch_size) for seed in (0, 1)]
     assert masks[0].equals(masks[1]) == (batch_size == 128), "control: other batches, another mask"
-
-
-def test_stitching_as_its_authors_do_keeps_what_crosses_the_threshold(quadratic):
-    q, k = quadratic, 60
-    how = {"base_share": 0.1, "rate_kind": "absolute", "learning_rate": 5.0, "l1": 0.02, "offset": 1.0, "steps": 20}
-    stitched = mask_of("stitch", q.evidence(), k, **how)
-    base, settings = q.moved_most(q.region.budget(0.1)), localizer_settings("stitch", **how)
-    assert stitched.equals(q.learn(base, settings, Budget(k, "threshold")))
-    assert 0 < stitched.selected < k == mask_of("learned", q.evidence(), k, **how).selected, "control: no exact k"
-
-
-def penalised(q: Quadratic, logits: dict[str, Tensor], l1: float) -> Tensor:
-    total = torch.zeros(())
-    for name, t in logits.items():
-        w = q.pretrained[name] + t.sigmoid() * (q.finetuned[name] - q.pretrained[name])
-        total = total + (q.curve[name] * (w - q.target[name]) ** 2).sum() / 2 + l1 * t.sigmoid().sum()
-    return total
-
-
-@pytest.mark.parametrize("l1", [0.0, 0.3])
-def test_the_gradient_with_l1_is_autograds(quadratic, l1):
-    q = quadratic
-    logits = MaskLogits.around(q.moved_most(20), q.pretrained, q.finetuned, 1.5)
-    logits.blend_into(q.weights)
-    q.backward()
-    leaves = {name: t.clone().requires_grad_() for name, t in logits.logits.items()}
-    wanted = dict(zip(leaves, torch.autograd.grad(penalised(q, leaves, l1), list(leaves.values())), strict=True))
-    ours = {name: logits.gradient(name, q.weights, l1) for name in q.weights}
-    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-6)
-    if l1:
-        without = {name: logits.gradient(name, q.weights) for name in q.weights}
-        gap = max(float((ours[name] - without[name]).abs().max()) for name in ours)
-        assert gap == pytest.approx(l1 * 0.1491, rel=1e-3), "sigmoid'(1.5), at every parameter"
-    before = {name: t.clone() for name, t in logits.logits.items()}
-    logits.step(q.weights, 2.0, l1)
-    torch.testing.assert_close(logits.logits, {name: before[name] - 2.0 * wanted[name] for name in before})

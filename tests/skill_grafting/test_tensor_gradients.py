@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skill_grafting.grafting.region import portions
-from skill_grafting.localizers.attribution import each_attribution, rank_by_attribution
+from skill_grafting.localizers.attribution import each_attribution
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.models.evidence import evidence_about, in_portions
 from skill_grafting.models.predicting import loss_gradient, tensor_gradients
@@ -59,7 +59,7 @@ def test_attribution_is_what_it_was_with_a_sum_of_the_whole_region(make_cell, to
     each_attribution(evidence, settings.path_points, found.__setitem__)
     assert all(torch.equal(found[name], scores[name]) for name in scores)
     wanted = {name: score.abs() for name, score in scores.items()} if sign == "magnitude" else scores
-    order = rank_by_attribution(evidence, settings, 200)
+    order = settings.rank(evidence, 200)
     flat = evidence.region.flatten(wanted)
     assert order.tolist() == torch.sort(flat, descending=True, stable=True).indices[:200].tolist()
 

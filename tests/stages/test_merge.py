@@ -27,7 +27,7 @@ from stages.merge.settings import KINDS, LOCALIZED, MERGED, STITCHES, kind_of, r
 from stages.workflow.core import paths
 from tests.cells import SEED
 from tests.cells import TASKS as SPECS
-from tests.pico import all_localizers, graft_settings, model_settings, runtime
+from tests.pico import graft_settings, localizer_settings, model_settings, runtime
 
 TASKS, GROUP = [*SPECS], "both"
 
@@ -38,7 +38,6 @@ def params(mode: str = "standard", **combination: object) -> SimpleNamespace:
         model=model_settings(mode),
         finetune=SimpleNamespace(train=["layers"]),
         graft=graft_settings(),
-        localizer=all_localizers(steps=3),
         calibration=SimpleNamespace(bins=15),
         merge=SimpleNamespace(groups={GROUP: TASKS}, test_max=60),
         combination=SimpleNamespace(search=search, shares=SimpleNamespace(ties=0.5, dare=0.5)),
@@ -56,7 +55,10 @@ STANDARD = pytest.mark.parametrize("mode", ["standard"], indirect=True)
 
 
 def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
-    combine(method, GROUP, SEED, params(mode, **combination), runtime())
+    chosen = params(mode, **combination)
+    if localized := read_localized(method):
+        chosen.localizer = localizer_settings(localized[0], steps=3)
+    combine(method, GROUP, SEED, chosen, runtime())
     files = {task: paths.merged_logits(method, GROUP, task, SEED) for task in TASKS}
     return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}
 

@@ -19,7 +19,6 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, write_mask
 from skill_grafting.io import read_json
 from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.names import NAMES as LOCALIZERS
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.evidence import from_tensors
@@ -29,7 +28,6 @@ from stages.multitask import joint
 from stages.multitask.joint import JointPlan, mixed_batches, train_joint
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.level import measure_baselines
-from stages.multitask.settings import read_name
 from stages.multitask.skill import find_task_masks, task_masks
 from stages.multitask.transfer import PURIFIED, SINGLE, UNION, purify, summed_gradient, transfer
 from stages.workflow.core import paths
@@ -195,17 +193,19 @@ def test_an_opened_cell_is_pretrained_but_for_the_heads(project_of, make_cell):
     assert all(torch.equal(live[name], made[name]) for name in live if ":" in name)
 
 
-def test_regions_are_those_of_each_task_of_the_size_asked_for_and_without_a_base(project_of):
+def test_regions_are_those_of_each_task_of_the_size_asked_for(project_of):
     project_of("standard")
     cell, sizes = cell_of(), params()
     sizes.skill.sparsities = [SIZE, 0.01]
+    sizes.localizer.learned = localizer_settings("learned", steps=3, base_share=0.0)
     found = {task: masks_of(cell, task, "learned", sizes) for task in NAMES}
-    sizes = {mask.selected for masks in found.values() for mask in masks.values()}
-    assert sizes == {cell.region.budget(SIZE), cell.region.budget(0.01)}
+    selected = {mask.selected for masks in found.values() for mask in masks.values()}
+    assert selected == {cell.region.budget(SIZE), cell.region.budget(0.01)}
     assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
-    alone = masks_of(cell, "toy", "learned", params())
+    sizes.skill.sparsities = [SIZE]
+    alone = masks_of(cell, "toy", "learned", sizes)
     assert alone[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
-    based = {task: masks_of(cell, task, "learned_1.0", params())[SIZE] for task in NAMES}
+    based = {task: masks_of(cell, task, "learned", params(base_share=1.0))[SIZE] for task in NAMES}
     assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
 
 
@@ -329,10 +329,3 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
     tasks = [replace(one, batch_gradients=lambda _, task=task: batches[task]) for task in (0, 1)]
     summed_gradient(tasks, 8)(True)
     assert passed == [1, 1], "resumed, a batch of each task is passed over"
-
-
-def test_a_name_may_have_the_share_of_a_base():
-    assert read_name("learned") == ("learned", 0.0) and read_name("learned_0.1") == ("learned", 0.1)
-    assert {name: read_name(name) for name in LOCALIZERS} == {name: (name, 0.0) for name in LOCALIZERS}
-    wrong = ("learned_", "learned_1.5", "learned_x", "movement_0.1", "learned_0.1_0.1", "lerned")
-    assert [read_name(name) for name in wrong] == [None] * len(wrong)

@@ -23,7 +23,7 @@ from skill_grafting.command import guarded
 from skill_grafting.data.tasks import registry
 from skill_grafting.errors import ParamsError
 from skill_grafting.io import write_text
-from skill_grafting.localizers.names import NAMES, SHARED
+from skill_grafting.localizers.registry import NAMES, localizer_of
 from skill_grafting.settings import get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.commands import profile
@@ -136,7 +136,7 @@ def test_the_profiles_of_the_paper_take_its_authors_settings(files, name):
     values = changed_by(name)
     learned = values["localizer"]["learned"]
     assert (learned["select"], learned["eval_steps"]) == ("authors", 1)
-    assert (learned["rate_kind"], learned["learning_rate"], values["graft"]["rule"]) == ("absolute", 1e7, "threshold")
+    assert (learned["rate_kind"], learned["learning_rate"], learned["rule"]) == ("absolute", 1e7, "threshold")
     assert values["finetune"]["clip_norm"] == values["peft"]["training"]["clip_norm"] == 1.0
 
 
@@ -223,11 +223,13 @@ def choose(files, monkeypatch, capsys):
 
 def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_changes_them(choose, files):
     talos = "stages/talos/params.yaml:talos.sparsity=0.05"
-    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos, "localizer.grown.rounds=5"]
+    changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos]
+    changes += ["+localizer.grown.rounds=5", "+localizer.mine={of:learned,base_share:0.5}", "graft.localizer=mine"]
     code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
     assert code == 0 and f"have the profile bert_tiny with {', '.join(changes)}" in out
     values = load_all()
     assert (values["graft"].sparsity, values["talos"].sparsity, values["localizer"].grown.rounds) == (0.0005, 0.05, 5)
+    assert load_params("localizer.${graft.localizer}").localizer.mine == localizer_of("learned", {"base_share": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -237,8 +239,10 @@ def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_chan
         ("talos.sparsity=0.1", "  talos: this section belongs in stages/talos/params.yaml"),
         ("graft.sparsity=abc", "  graft.sparsity: 'abc' is not allowed: should be a number"),
         ("localizer.learned.steps=-1", "  localizer.learned.steps: -1 is not allowed: should be greater than or equal to 0"),
+        ("+localizer.mine={of:learned,step:3}", "  localizer.mine.step: unknown setting (did you mean 'steps'?); known: base_share, "),
+        ("+localizer.mine={of:lerned}", "  localizer.mine.of: unknown localizer 'lerned' (did you mean 'learned'?); known: "),
         ("stages/study/params.yaml:sweep.localizers=[nix]", "  sweep.localizers: unknown localizer 'nix'; known: "),
-        ("~graft.rule", "  graft.rule: this setting is missing"),
+        ("~graft.region", "  graft.region: this setting is missing"),
         *((bad, f"profile: -S {bad}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
           for bad in ("data.k", "data.k=1,2", "data.k=range(1,3)", "data.k=${x}", "~nix")),
     ],
@@ -522,8 +526,7 @@ def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expecte
     assert len(lines) == bool(said) and "".join(lines).startswith(said)
 
 
-KNOWN_LOCALIZERS = ", ".join(NAMES)
-SHARED_LOCALIZERS = ", ".join(SHARED)
+KNOWN_LOCALIZERS = ", ".join(sorted({*NAMES, *RAW["localizer"]}))
 ORDERS = {"there": ["movies", "bbc"], "back": ["bbc", "movies"]}
 TALOS = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "disentangle.methods": ["talos"]}
 MISFITS: list[tuple[dict[str, Any], list[str]]] = [
@@ -538,7 +541,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"readout.sparsities": [0.5], "sweep.sparsities": [0.001]}, ["readout.sparsities: 0.5 is not among sweep.sparsities (0.001)"]),
     ({"trajectory.checkpoints": None}, ["trajectory.checkpoints: null is not allowed: should be `name: value` pairs"]),
     ({"combination.methods": ["stich_mean"]}, [f"combination.methods: unknown method 'stich_mean' (did you mean 'stitch_mean'?); known: {', '.join(MERGING)}, and LOCALIZER_SHARE, such as stitch_0.01"]),
-    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {SHARED_LOCALIZERS}"]),
+    ({"combination.methods": ["stich_0.01"]}, [f"combination.methods: unknown localizer 'stich' (did you mean 'stitch'?); known: {KNOWN_LOCALIZERS}"]),
     ({"combination.search.alphas": [-0.5]}, ["combination.search.alphas.0: -0.5 is not allowed: should be greater than or equal to 0"]),
     ({"combination.shares.dare": 0.0}, ["combination.shares.dare: 0.0 is not allowed: should be greater than 0"]),
     ({"sequence.orders": ["their"], "order": ORDERS}, ["sequence.orders: 'their' is not among order (there, back) (did you mean 'there'?)"]),
@@ -546,7 +549,7 @@ MISFITS: list[tuple[dict[str, Any], list[str]]] = [
     ({"sequence.orders": ["there"], "order": {"there": ["bbc", "movies", "bbc"]}}, ["order.there: bbc is listed twice"]),
     ({"sequence.methods": ["nave"]}, ["sequence.methods.0: 'nave' is not allowed: should be 'naive', 'grafting', 'replay' or 'ewc' (did you mean 'naive'?)"]),
     ({"sequence.orders": ["a.b"], "order": {"a.b": ["bbc", "movies"]}}, ["order: 'a.b' has a dot in it, which stands between a section and its settings; use _ instead"]),
-    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {SHARED_LOCALIZERS}"]),
+    (TALOS | {"edit.methods": ["full", "talas"], "arithmetic.methods": ["full"], "disentangle.methods": ["full"]}, [f"edit.methods: unknown method 'talas' (did you mean 'talos'?); known: full, graft, full_matched, linear, attention, {KNOWN_LOCALIZERS}"]),
     (TALOS | {"arithmetic.methods": ["lota"]}, ["arithmetic.methods: 'lota' is not among edit.methods (full, talos)"]),
     (TALOS | {"arithmetic.negation.controls": {"movies": "movies"}}, ["arithmetic.negation.controls.movies: movies is the task itself"]),
     (TALOS | {"disentangle.grid.pairs": {"movies": "movies"}}, ["disentangle.grid.pairs.movies: movies is the task itself"]),

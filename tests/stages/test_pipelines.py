@@ -52,8 +52,8 @@ def cells(stage: str, *values: str) -> set[str]:
 
 
 OF_JOINT = cells("joint", "sgd", "adamw_l1") | cells("level", "sgd", "adamw_l1")
-OF_JOINT |= cells("skill", "sgd-learned_0.1", "adamw_l1-learned_0.1")
-OF_JOINT |= cells("transfer", "sgd-learned_0.1-0.01", "adamw_l1-learned_0.1-0.01")
+OF_JOINT |= cells("skill", "sgd-learned_no_base", "adamw_l1-learned_no_base")
+OF_JOINT |= cells("transfer", "sgd-learned_no_base-0.01", "adamw_l1-learned_no_base-0.01")
 TWO_ORDERS = ("sequence.methods=[grafting,ewc]", "sequence.orders=[there,back]", "order.there=[movies,products,domain]")
 CHANGES = {
     "study": [

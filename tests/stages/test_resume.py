@@ -19,7 +19,7 @@ from skill_grafting.errors import StorageError
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import read_rows, write_rows
 from skill_grafting.localizers.movement import movement_order
-from skill_grafting.localizers.registry import Budget, find_mask
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.loops import State
 from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, train_again
@@ -58,7 +58,7 @@ def learn(cell: Any, **more: Any) -> Outcome:
     settings = localizer_settings(
         "learned", **{"select": "authors", "steps": STEPS, "eval_steps": 4, "batch_size": 8} | more
     )
-    found = find_mask("learned", evidence, settings, Budget.of(cell.region, 0.02, "top_k", "graft.sparsity"))
+    found = settings.find(evidence, Budget.of(cell.region, 0.02, "graft.sparsity"))
     return found.mask.indices, found.record
 
 

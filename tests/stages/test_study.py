@@ -20,7 +20,7 @@ from skill_grafting.errors import DataError, GraftError, MaskError, ModelError, 
 from skill_grafting.grafting.mask_file import StoredMask, read_mask
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import NAMES
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
@@ -65,11 +65,11 @@ ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
 WATCHED = TRAINING.model_copy(update={"dropout": 0.2, "max_steps": 25})
 
 
-def params(mode: str = "standard", rule: str = "top_k", **changes: Any) -> SimpleNamespace:
+def params(mode: str = "standard", **changes: Any) -> SimpleNamespace:
     """All settings of the stages."""
     sections = {
         "model": model_settings(mode), "finetune": TRAINING, "localizer": all_localizers(steps=3, select="authors", eval_steps=3),
-        "graft": SimpleNamespace(region=["layers"], rule=rule), "calibration": SimpleNamespace(bins=15),
+        "graft": SimpleNamespace(region=["layers"]), "calibration": SimpleNamespace(bins=15),
         "study": SimpleNamespace(tasks=[TASK], test_max=0), "paradigm": paradigm_settings(), "trajectory": trajectory_settings(),
         "readout": SimpleNamespace(learning_rates=[0.1]),
     }  # fmt: skip
@@ -349,7 +349,9 @@ def test_a_pooler_that_the_checkpoint_lacks_is_trained_as_the_new_head_is(after_
 
 def test_a_movement_graft_is_as_large_as_the_learned_one(after_main):
     after_main("prompt")
-    finetune_and_graft("adamw", "toy", SEED, params("prompt", "threshold"), runtime())
+    finetune_and_graft(
+        "adamw", "toy", SEED, params("prompt", localizer=all_localizers(steps=3, rule="threshold")), runtime()
+    )
     record, _ = record_of("paradigm", "adamw")
     sizes = {kind: {row["selected"] for row in record["rows"] if row["variant"] == kind} for kind in GRAFTS}
     assert sizes[GRAFTED] == sizes[MOVEMENT_GRAFTED] and min(sizes[GRAFTED]) < int(0.02 * record["graftable"])

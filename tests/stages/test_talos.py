@@ -21,7 +21,7 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import movement, movement_mask
-from skill_grafting.localizers.registry import Budget, LocalizerSettings, find_mask
+from skill_grafting.localizers.registry import Budget, localizer_of
 from skill_grafting.localizers.talos import Talos, calibrate, least_sensitive, round_sizes, sensitivity
 from skill_grafting.merging import combined, summed, task_vector
 from skill_grafting.metrics.composition import by_tensor
@@ -40,7 +40,7 @@ from stages.talos.settings import EditTraining, Negation
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.shared import open_shared
-from tests.pico import TOY, all_localizers, localizer_settings, model_settings, runtime, same, toy_rows, values_of
+from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.skill_grafting.test_localizers import evidence_of, mask_of
 
 ALPHAS = [0.0, 0.5, 1.0]
@@ -130,7 +130,7 @@ def test_rounds_keep_exactly_a_share_of_all_and_lie_within_each_other(make_cell,
 
 def test_rounds_are_shares_of_all_parameters_and_of_the_share_that_was_asked_for():
     assert round_sizes(1000, Budget(100), 4) == [562, 316, 177, 100], "not of those still in"
-    asked = Budget.of(Region({"a": (1009,)}), 0.1, "top_k", "talos.sparsity")
+    asked = Budget.of(Region({"a": (1009,)}), 0.1, "talos.sparsity")
     assert round_sizes(1009, asked, 4) == [567, 319, 179, 100]
     assert round_sizes(1009, Budget(100), 4) == [566, 317, 178, 100], "control: by the share that 100 of 1009 are"
 
@@ -169,11 +169,11 @@ def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
     evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
     wanted = movement_mask(pretrained, finetuned, region, 20)
-    assert find_mask("lota", evidence, LocalizerSettings(), Budget(20)).mask.equals(wanted)
+    assert localizer_of("lota").find(evidence, Budget(20)).mask.equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"
     evidence.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
-    few = find_mask("lota", evidence, LocalizerSettings(), Budget(30)).mask
+    few = localizer_of("lota").find(evidence, Budget(30)).mask
     assert few.selected == 12 and "b.weight" not in few.indices
 
 
@@ -284,9 +284,7 @@ def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
 
 def test_a_mask_of_fewer_parameters_than_were_asked_for_is_refused(make_cell):
     cell = study_cell(make_cell("prompt"))
-    params = SimpleNamespace(
-        talos=SimpleNamespace(sparsity=0.5), graft=SimpleNamespace(rule="top_k"), localizer=all_localizers()
-    )
+    params = SimpleNamespace(talos=SimpleNamespace(sparsity=0.5), localizer=localizer_settings("bias"))
     with pytest.raises(MaskError, match=r"bias selects .* lower it, or leave bias out"):
         choose_mask("bias", cell, params)
 

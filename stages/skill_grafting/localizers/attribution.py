@@ -15,11 +15,14 @@ from torch import Tensor
 
 from ..grafting.select import RunningSelection
 from .evidence import LocalizerInput
-from .registry import Localizer, LocalizerSettings
+from .registry import Localizer
 
 
-class Attribution(LocalizerSettings):
+class Attribution(Localizer):
     """Gradients on the path from the pretrained to the fine-tuned model."""
+
+    about = "saves most loss, to first order"
+    needs_model = True
 
     path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         [0.0, 0.1, 0.3],
@@ -28,20 +31,15 @@ class Attribution(LocalizerSettings):
     )
     sign: Literal["signed", "magnitude"] = Field("magnitude", description="signed: harmful movement comes last")
 
+    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+        """Region indices of the k parameters with the largest attribution: of the loss saved, or (magnitude) of its size either way."""
+        best, starts = RunningSelection(k), evidence.region.starts
 
-def rank_by_attribution(evidence: LocalizerInput, settings: Attribution, k: int) -> Tensor:
-    """Region indices of the k parameters with the largest attribution.
+        def use(name: str, score: Tensor) -> None:
+            best.add(score.abs_() if self.sign == "magnitude" else score, starts[name])
 
-    `settings.sign="signed"` ranks by the loss saved, so harmful movement comes last;
-    `"magnitude"` ranks by its size either way.
-    """
-    best, starts = RunningSelection(k), evidence.region.starts
-
-    def use(name: str, score: Tensor) -> None:
-        best.add(score.abs_() if settings.sign == "magnitude" else score, starts[name])
-
-    each_attribution(evidence, settings.path_points, use)
-    return best.order()
+        each_attribution(evidence, self.path_points, use)
+        return best.order()
 
 
 def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
@@ -61,6 +59,4 @@ def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Ca
     evidence.each_gradient([partial(evidence.put_between, alpha) for alpha in path_points], take)
 
 
-LOCALIZER = Localizer(
-    "saves most loss, to first order", rank_by_attribution, rank_needs_model=True, settings=Attribution
-)
+LOCALIZER = Attribution

@@ -6,28 +6,24 @@ from torch import Tensor
 from ..grafting.select import ranking
 from ..settings import Positive
 from .evidence import LocalizerInput
-from .registry import Localizer, LocalizerSettings
+from .registry import Localizer
 
 
-class Fish(LocalizerSettings):
-    """Settings of FISH."""
+class Fish(Localizer):
+    """Squared gradients of single examples, added up."""
+
+    about = "largest empirical Fisher information before fine-tuning"
+    needs_model = True
 
     examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")
 
+    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+        """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
 
-def rank_by_fisher(evidence: LocalizerInput, settings: Fish, k: int) -> Tensor:
-    """Region indices of the k parameters with the largest sum of squared gradients at theta_pre.
-
-    The sum runs over `settings.examples` training examples, each with its own gradient of
-    -log p(label).  The fine-tuned values play no part.
-    """
-    evidence.put(evidence.pretrained)
-    return ranking(evidence.region, evidence.squared_gradients(settings.examples), k)
+        The sum runs over `examples` training examples, each with its own gradient of -log p(label).  The fine-tuned values play no part.
+        """
+        evidence.put(evidence.pretrained)
+        return ranking(evidence.region, evidence.squared_gradients(self.examples), k)
 
 
-LOCALIZER = Localizer(
-    "largest empirical Fisher information before fine-tuning",
-    rank_by_fisher,
-    rank_needs_model=True,
-    settings=Fish,
-)
+LOCALIZER = Fish

@@ -11,30 +11,32 @@ from ..grafting.mask import GraftMask
 from ..grafting.select import RunningSelection
 from ..settings import Positive
 from .evidence import LocalizerInput
-from .movement import rank_by_movement
-from .registry import Budget, FoundMask, Localizer, LocalizerSettings
+from .movement import Movement
+from .registry import Budget, FoundMask
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
 START_PART = 3
 
 
-class Grown(LocalizerSettings):
+class Grown(Movement):
     """Masks that grow in rounds."""
+
+    about = "moved most, then what the graft gains most from"
+    needs_model = True
 
     rounds: Positive = Field(3, description="gradients, each at the graft so far")
 
+    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> FoundMask:
+        """The mask of budget.k parameters: the first third of the budget by movement, the others added in rounds.
 
-def grow(evidence: LocalizerInput, settings: Grown, order: Tensor, budget: Budget) -> FoundMask:
-    """The mask of budget.k parameters: the first third of the budget from `order`, the others added in rounds.
-
-    Each of `settings.rounds` rounds takes the gradient at the current graft and adds those with
-    the largest -dLoss/dtheta * delta, the first-order gain of grafting them too.
-    """
-    k, start = budget.k, budget.k // START_PART
-    mask = GraftMask.from_region_indices(evidence.region, order[:start])
-    for number in range(1, settings.rounds + 1):
-        mask = grown_to(evidence, mask, start + (k - start) * number // settings.rounds)
-    return FoundMask(mask)
+        Each of `rounds` rounds takes the gradient at the current graft and adds those with the largest -dLoss/dtheta * delta, the
+        first-order gain of grafting them too.
+        """
+        k, start = budget.k, budget.k // START_PART
+        mask = GraftMask.from_region_indices(evidence.region, order[:start])
+        for number in range(1, self.rounds + 1):
+            mask = grown_to(evidence, mask, start + (k - start) * number // self.rounds)
+        return FoundMask(mask)
 
 
 def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
@@ -55,4 +57,4 @@ def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient:
     return gain
 
 
-LOCALIZER = Localizer("moved most, then what the graft gains most from", rank_by_movement, grow, settings=Grown)
+LOCALIZER = Grown

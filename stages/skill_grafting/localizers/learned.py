@@ -25,6 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..errors import TrainingError
 from ..grafting.apply import graft_into, put_at, take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
@@ -33,15 +34,18 @@ from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
-from .movement import rank_by_movement
-from .registry import Budget, FoundMask, Localizer, LocalizerSettings
+from .movement import Movement
+from .registry import Budget, FoundMask
 
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
 
 
-class Learning(LocalizerSettings):
-    """Gradient steps on a mask."""
+class Learned(Movement):
+    """Gradient steps on a mask, from a base of those that moved most."""
+
+    about = "learned from a base of those that moved most"
+    needs_model = True
 
     base_share: float = Field(0.1, ge=0, le=1, description="size of the base as a share of the budget")
     # beyond, the slope of a mask value this near 1 is lost in float32
@@ -59,20 +63,21 @@ class Learning(LocalizerSettings):
         description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; absolute: step size",
     )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
+    rule: Literal["top_k", "threshold"] = Field(
+        "top_k", description="top_k: exactly the budget; threshold: mask values above 0.5, at most the budget"
+    )
     select: Literal["last", "authors"] = Field(
         "authors",
         description="the step whose mask is kept; authors: best score on train plus dev, the last without dev rows",
     )
     eval_steps: Positive = Field(2, description="steps between scores, unless select is last")
 
-
-@dataclass(frozen=True)
-class LearnedMask:
-    """The result: the best mask, the step it was found at, and the course of learning."""
-
-    mask: GraftMask
-    step: int
-    history: list[dict[str, float]]
+    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> FoundMask:
+        """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
+        base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
+        start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
+        gradient = evidence.batch_gradients(self.batch_size)
+        return learn_mask(evidence.weights, start, budget.k, self, gradient, evidence.scores)
 
 
 @dataclass
@@ -111,7 +116,7 @@ class MaskLogits:
         for name, logits in self.logits.items():
             logits.sub_(self.gradient(name, weights, l1), alpha=rate)
 
-    def relative(self, weights: Tensors, settings: Learning, k: int) -> tuple[float, float]:
+    def relative(self, weights: Tensors, settings: Learned, k: int) -> tuple[float, float]:
         """(step size, weight of the l1 norm) that `rate_kind="relative"` stands for, from the first gradient.
 
         Its measure is u, how far the loss lifts the parameter at place `k` among those that it wants in.  Near -offset the
@@ -131,13 +136,12 @@ class MaskLogits:
         gamma = 1 / (1 + math.exp(settings.offset))
         return settings.learning_rate / (settings.steps * measure), settings.l1 * measure / (gamma * (1 - gamma))
 
-    def rounded(self, budget: Budget) -> GraftMask:
-        """The binary mask: the budget.k highest logits, or (threshold) those above 0 among them.
+    def rounded(self, k: int, rule: Literal["top_k", "threshold"]) -> GraftMask:
+        """The binary mask: the k highest logits, or (threshold) those above 0 among them.
 
         Ranked by T, since sigmoid(T) saturates into ties; equal logits are ordered by movement.
         """
-        k = budget.k
-        if budget.rule == "threshold":
+        if rule == "threshold":
             k = min(k, int(sum((logits > 0).sum() for logits in self.logits.values())))
         return top_k(self.region, self.logits, k, self.movement_at)
 
@@ -147,15 +151,15 @@ class MaskLogits:
 
 
 @dataclass
-class MaskSearchState:
-    """The state of the search: T, the step size and the weight of the l1 norm, the history, and the best mask."""
+class MaskSearch:
+    """The state of the search: T, the step size and the weight of the l1 norm, the history, and the best mask with its step and score."""
 
     start: MaskLogits
     rate: float
     l1: float
     history: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
-    best: tuple[GraftMask, int, Scores | None] | None = None
+    best: tuple[GraftMask, int, float] | None = None
 
     def state(self, step: int, finished: bool = False) -> State:
         """Everything the next step depends on."""
@@ -172,48 +176,48 @@ class MaskSearchState:
             self.start.logits[name].copy_(logits)
         self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
         if state.facts["best"]:
-            step, scores = state.facts["best"]
-            self.best = GraftMask(self.start.region, state.part("best")), step, scores and Scores(*scores)
+            self.best = (GraftMask(self.start.region, state.part("best")), *state.facts["best"])
 
     def read_losses(self) -> None:
-        """Put the losses of the last steps into the history; raises FloatingPointError with the first that is not a number."""
-        for step, value in zip(
-            self.unread, torch.stack([*self.unread.values()]).tolist() if self.unread else (), strict=True
-        ):
+        """Put the losses of the last steps into the history; raises TrainingError with the first that is not a number."""
+        values = torch.stack([*self.unread.values()]).tolist() if self.unread else []
+        for step, value in zip(self.unread, values, strict=True):
             if not math.isfinite(value):
-                raise FloatingPointError(f"the loss became {value} at step {step}")
+                raise TrainingError(f"the loss became {value} at step {step}; lower the localizer's learning_rate")
             self.history.append({"step": step, "train_loss": value})
         self.unread = {}
 
-    def round(self, weights: Tensors, budget: Budget, step: int, scores: Callable[[], Scores] | None) -> None:
-        """Round the mask; where its graft is scored, it is the best if the sum is higher than all before."""
-        mask, found = self.start.rounded(budget), None
+    def rate_mask(self, mask: GraftMask, step: int, weights: Tensors, scores: Callable[[], Scores] | None) -> None:
+        """Take a mask for the best if its graft's score, where it is asked for, is above that of all before."""
+        score = 0.0
         if scores:
             graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
             found = scores()
             self.history.append({"step": step, "selected": mask.selected, **found._asdict()})
-        if self.best is None or sum(found) > sum(self.best[2]):
-            self.best = (mask, step, found)
+            score = sum(found)
+        if self.best is None or score > self.best[2]:
+            self.best = (mask, step, score)
 
 
 def learn_mask(
     weights: Tensors,
     start: MaskLogits,
-    budget: Budget,
-    settings: Learning,
+    k: int,
+    settings: Learned,
     loss_gradient: Callable[..., Tensor],
     scores: Callable[[], Scores] | None = None,
-) -> LearnedMask:
-    """Learn which parameters carry the skill, as many as the budget allows.
+) -> FoundMask:
+    """Learn which k parameters carry the skill, or at most k (`rule`: threshold).
 
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
     `scores()` is asked with the rounded graft in the weights after every `eval_steps` steps and at the end; the mask of the
     highest sum is returned, the first of equals.  Without it, or with `select` last, it is that of the last step.
+    Entries of the mask file: the `rule`, the `step` that the mask is of, the `history` of losses and scores.
     It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
-    Raises FloatingPointError, within ten steps, if the loss is not a number.
+    Raises TrainingError, within ten steps, if the loss is not a number.
     """
-    now = MaskSearchState(start, settings.learning_rate, settings.l1)
+    now = MaskSearch(start, settings.learning_rate, settings.l1)
     scores = None if settings.select == "last" else scores
     loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
@@ -226,34 +230,18 @@ def learn_mask(
             loop.finish(partial(now.state, step, finished=True))
         if step == settings.steps or (scores and step and step % settings.eval_steps == 0):
             now.read_losses()
-            now.round(weights, budget, step, scores)
+            now.rate_mask(start.rounded(k, settings.rule), step, weights, scores)
         if step < settings.steps:
             start.blend_into(weights)
             now.unread[step] = loss_gradient()
             if step == 0 and settings.rate_kind == "relative":
                 now.read_losses()
-                now.rate, now.l1 = start.relative(weights, settings, budget.k)
+                now.rate, now.l1 = start.relative(weights, settings, k)
             start.step(weights, now.rate, now.l1)
             if loop:
                 loop.keep(partial(now.state, step + 1))
     mask, step, _ = now.best
-    return LearnedMask(mask, step, now.history)
+    return FoundMask(mask, {"rule": settings.rule, "step": step, "history": now.history})
 
 
-def refine_by_learning(evidence: LocalizerInput, settings: Learning, order: Tensor, budget: Budget) -> FoundMask:
-    """The mask learned from the first int(base_share * k) of `order`; see `learn_from`."""
-    base = GraftMask.from_region_indices(evidence.region, order[: int(settings.base_share * budget.k)])
-    return learn_from(base, evidence, settings, budget)
-
-
-def learn_from(base: GraftMask, evidence: LocalizerInput, settings: Learning, budget: Budget) -> FoundMask:
-    """The mask learned from a base.  Entries of the mask file: `rule`, the `step` that the mask is of, the `history`."""
-    start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, settings.offset)
-    gradient = evidence.batch_gradients(settings.batch_size)
-    learned = learn_mask(evidence.weights, start, budget, settings, gradient, evidence.scores)
-    return FoundMask(learned.mask, {"rule": budget.rule, "step": learned.step, "history": learned.history})
-
-
-LOCALIZER = Localizer(
-    "learned from a base of those that moved most", rank_by_movement, refine_by_learning, settings=Learning
-)
+LOCALIZER = Learned

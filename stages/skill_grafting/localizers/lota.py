@@ -7,16 +7,20 @@ fine-tuning left alone.
 from torch import Tensor
 
 from ..grafting.select import ranking
-from ..settings import Section
 from .evidence import LocalizerInput
 from .movement import movement
 from .registry import Localizer
 
 
-def rank_by_ticket(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
-    """Region indices of the k parameters that moved most, fewer than k if fewer moved at all."""
-    moved = movement(evidence.pretrained, evidence.finetuned, evidence.region)
-    return ranking(evidence.region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))
+class Lota(Localizer):
+    """A lottery ticket."""
+
+    about = "moved most, a lottery ticket; fewer if fewer moved"
+
+    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+        """Region indices of the k parameters that moved most, fewer than k if fewer moved at all."""
+        moved = movement(evidence.pretrained, evidence.finetuned, evidence.region)
+        return ranking(evidence.region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))
 
 
-LOCALIZER = Localizer("moved most, a lottery ticket; fewer if fewer moved", rank_by_ticket)
+LOCALIZER = Lota

@@ -7,7 +7,6 @@ from ..grafting.apply import values_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import LazyTensors, ranking
-from ..settings import Section
 from .evidence import LocalizerInput
 from .registry import Localizer
 
@@ -48,9 +47,14 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
     return mask.region_indices()[torch.sort(moved, descending=True, stable=True).indices.cpu()]
 
 
-def rank_by_movement(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
-    """Region indices of the k parameters that moved most."""
-    return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
+class Movement(Localizer):
+    """Those that moved most."""
+
+    about = "moved most in fine-tuning"
+
+    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+        """Region indices of the k parameters that moved most."""
+        return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
 
 
-LOCALIZER = Localizer("moved most in fine-tuning", rank_by_movement)
+LOCALIZER = Movement

@@ -4,19 +4,23 @@ import torch
 from torch import Tensor
 
 from ..grafting.select import ranking
-from ..settings import Section
 from .evidence import LocalizerInput
 from .registry import Localizer
 
 
-def rank_at_random(evidence: LocalizerInput, _settings: Section, k: int) -> Tensor:
-    """Region indices of the k highest places of a permutation, which every call draws anew.
+class Random(Localizer):
+    """Any."""
 
-    The permutation does not depend on k, so generators of equal seed give nested masks.
-    """
-    region = evidence.region
-    places = torch.from_numpy(evidence.generator.permutation(region.size)).split(region.sizes)
-    return ranking(region, dict(zip(region.shapes, places, strict=True)), k)
+    about = "drawn at random"
+
+    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+        """Region indices of the k highest places of a permutation, which every call draws anew.
+
+        The permutation does not depend on k, so generators of equal seed give nested masks.
+        """
+        region = evidence.region
+        places = torch.from_numpy(evidence.generator.permutation(region.size)).split(region.sizes)
+        return ranking(region, dict(zip(region.shapes, places, strict=True)), k)
 
 
-LOCALIZER = Localizer("drawn at random", rank_at_random)
+LOCALIZER = Random

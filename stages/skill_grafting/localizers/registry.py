@@ -1,43 +1,51 @@
 """All localizers by name; every mask is found through this module.
 
-A localizer is a file beside this one that bears its name and holds `LOCALIZER`.  It *ranks* the parameters of the
-region, best first; the mask of k parameters is the first k of its ranking, so masks are nested.  One that looks for the
-best set of a given size besides *refines*: its masks start from the ranking and need not be nested.  A file is
-imported only when its localizer is asked for, so that no result depends on localizers that it does not use.
+A localizer is a file beside this one that bears its name and holds `LOCALIZER`, a class whose fields are its settings.  It
+*ranks* the parameters of the region, best first; the mask of k parameters is the first k of its ranking, so masks are nested.
+One that looks for the best set of a given size *refines*: its masks start from the ranking, if it has one, and need not be
+nested.  A *variant* is a localizer with other settings under a name of its own; it says what it is `of`.
+
+A file is imported only when its localizer is asked for: names are known without torch, and no result depends on localizers
+that it does not use.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
-from torch import Tensor
 
-from ..errors import MaskError, ParamsError, TrainingError, did_you_mean, plain_problem
-from ..grafting.mask import GraftMask
-from ..grafting.region import Region
+from ..errors import MaskError, ParamsError, did_you_mean, plain_problem
 from ..settings import Section
-from .evidence import LocalizerInput
-from .names import NAMES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..grafting.mask import GraftMask
+    from ..grafting.region import Region
+    from .evidence import LocalizerInput
+
+# files of this folder that are not localizers
+SUPPORT = ("__init__", "evidence", "registry")
+NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
+# of a variant: it becomes part of the names of stages, files and settings
+VARIANT = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Size of a mask: exactly `k` parameters (top_k), or at most k, those with gamma above 0.5 (threshold).
-
-    The rule is for localizers that learn a gamma; all others select k.  `share` is what was asked for: k is its
-    share of the region, rounded down.
-    """
+    """Size of a mask: k parameters, the `share` of the region that was asked for, rounded down."""
 
     k: int
-    rule: Literal["top_k", "threshold"] = "top_k"
     share: float | None = None
 
     @classmethod
-    def of(cls, region: Region, sparsity: float, rule: Literal["top_k", "threshold"], setting: str) -> "Budget":
+    def of(cls, region: "Region", sparsity: float, setting: str) -> "Budget":
         """That share of a region; raises an error that names `setting` if it is no share, or less than one parameter."""
         if not isinstance(sparsity, Real) or not 0 < sparsity <= 1:
             raise ParamsError(f"{setting}: {sparsity!r} is no share of parameters, above 0 and at most 1")
@@ -46,90 +54,75 @@ class Budget:
             digits = 2 + math.floor(math.log10(size))
             least = f"less than one; the smallest is {math.ceil(10**digits / size) / 10**digits:.2g}"
             raise MaskError(f"{setting}: {sparsity} of {size:,} graftable parameters is {least}")
-        return cls(k, rule, sparsity)
+        return cls(k, sparsity)
 
 
 @dataclass(frozen=True)
 class FoundMask:
     """A mask, and the entries about how it was found for its file's header."""
 
-    mask: GraftMask
+    mask: "GraftMask"
     record: dict[str, Any] = field(default_factory=dict)
 
 
-class LocalizerSettings(Section):
-    """Settings of a localizer with their defaults; a class of its own stands in its file."""
+class Localizer(Section):
+    """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
-
-@dataclass(frozen=True)
-class Localizer:
-    """One way to find the parameters that carry a skill.
-
-    rank(evidence, settings, k) gives region indices (int64), best first, exactly min(k, the number
-    it has an opinion about) of them.  refine(evidence, settings, order, budget), where there is one, gives the
-    mask of that size, starting from that order.  `settings` is the class of what both are given, with its defaults.
-    `rank_needs_model` says whether the rank needs the model, or only the two sets of weights, and
-    `refines_rank` whether refine looks at the order, so that it has to be made first.
+    `about` says what it selects; `needs_model`: a model and data, and not just two sets of weights.
     """
 
-    about: str
-    rank: Callable[[LocalizerInput, Any, int], Tensor]
-    refine: Callable[[LocalizerInput, Any, Tensor | None, Budget], FoundMask] | None = None
-    rank_needs_model: bool = False
-    refines_rank: bool = True
-    settings: type[LocalizerSettings] = LocalizerSettings
+    about: ClassVar[str]
+    needs_model: ClassVar[bool] = False
 
-    @property
-    def needs_model(self) -> bool:
-        """True if the localizer needs a model and data, and not just two sets of weights."""
-        return self.rank_needs_model or self.refine is not None
+    def rank(self, evidence: "LocalizerInput", k: int) -> "Tensor | None":
+        """Region indices (int64), best first, exactly min(k, the number it has an opinion about) of them; None if it has no ranking."""
 
-    def find(
-        self, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None
-    ) -> FoundMask:
-        """The mask: the first k of the ranking, made here unless given, or what it is refined to."""
-        if order is None and (self.refine is None or self.refines_rank):
-            order = self.rank(evidence, settings, budget.k)
-        if budget.k == 0:
-            return FoundMask(GraftMask.empty(evidence.region))
-        if self.refine is None:
-            return FoundMask(GraftMask.from_region_indices(evidence.region, order[: budget.k]))
-        return self.refine(evidence, settings, order, budget)
+    def refine(self, evidence: "LocalizerInput", order: "Tensor | None", budget: Budget) -> FoundMask:
+        """The mask of that size, from a ranking that is at least as long: its first k."""
+        from ..grafting.mask import GraftMask  # imports torch
+
+        return FoundMask(GraftMask.from_region_indices(evidence.region, order[: budget.k]))
+
+    def find(self, evidence: "LocalizerInput", budget: Budget, order: "Tensor | None" = None) -> FoundMask:
+        """The mask of that size, from its ranking `order` if known; TrainingError if a loss diverges."""
+        return self.refine(evidence, self.rank(evidence, budget.k) if order is None else order, budget)
+
+    def find_all(self, evidence: "Callable[[], LocalizerInput]", budgets: Sequence[Budget]) -> list[FoundMask]:
+        """The mask of each budget, as if it were the only one, from one ranking; `evidence()` gives equal input each time."""
+        order = self.rank(evidence(), max(budget.k for budget in budgets)) if budgets else None
+        return [self.refine(evidence(), order, budget) for budget in budgets]
 
 
-def localizer_of(name: str) -> Localizer:
-    """The localizer of this name, one of names.NAMES."""
-    return import_module(f".{name}", __package__).LOCALIZER
+def localizer_of(name: str, changes: Mapping[str, Any] | None = None, place: str = "") -> Localizer:
+    """The localizer of a name, or the variant, with its default settings but for these changes.
 
-
-def settings_of(name: str, changes: Mapping[str, Any], place: str) -> Section:
-    """The default settings of a localizer with these changes; raises ParamsError, of all that is wrong at `place`."""
-    if name not in NAMES:
-        raise ParamsError(f"{place}unknown localizer {name!r}{did_you_mean(name, NAMES)}; known: {', '.join(NAMES)}")
-    kind = localizer_of(name).settings
+    Raises ParamsError, of all that is wrong at `place`.
+    """
+    changes = changes or {}
+    kind = kind_of(name, changes, place)
     try:
-        return kind.model_validate(changes)
+        return kind.model_validate({key: value for key, value in changes.items() if key != "of" or name in NAMES})
     except ValidationError as error:
         problems = (plain_problem(problem, f"{place}{name}", kind) for problem in error.errors())
         raise ParamsError("; ".join(problems)) from None
 
 
-def find_mask(
-    name: str, evidence: LocalizerInput, settings: Section, budget: Budget, order: Tensor | None = None
-) -> FoundMask:
-    """The mask by this localizer, from its ranking `order` if known; TrainingError if the loss diverges."""
-    try:
-        return localizer_of(name).find(evidence, settings, budget, order)
-    except FloatingPointError as error:
-        rate = getattr(settings, "learning_rate", "none")
-        raise TrainingError(f"{error}; lower localizer.{name}.learning_rate ({rate})") from error
+def kind_of(name: str, changes: Mapping[str, Any] | None = None, place: str = "") -> type[Localizer]:
+    """The class of a localizer, or of what a variant is `of`; raises ParamsError for an unknown name."""
+    return import_module(f".{original(name, changes or {}, place)}", __package__).LOCALIZER
 
 
-def find_masks(
-    name: str, evidence: Callable[[], LocalizerInput], settings: Section, budgets: Sequence[Budget]
-) -> list[FoundMask]:
-    """The mask of each budget, as if it were the only one, from one ranking; `evidence()` gives equal input each time."""
-    localizer, order = localizer_of(name), None
-    if budgets and (localizer.refine is None or localizer.refines_rank):
-        order = localizer.rank(evidence(), settings, max(budget.k for budget in budgets))
-    return [find_mask(name, evidence(), settings, budget, order) for budget in budgets]
+def original(name: str, changes: Mapping[str, Any], place: str = "") -> str:
+    """The name of a localizer itself, or of what a variant is `of`; raises ParamsError for an unknown one."""
+    if name in NAMES:
+        return name
+    if "of" not in changes:
+        known = f"known: {', '.join(NAMES)}; a variant of one says `of`"
+        raise ParamsError(f"{place}{name}: unknown localizer{did_you_mean(name, NAMES)}; {known}")
+    if (of := changes["of"]) not in NAMES:
+        raise ParamsError(
+            f"{place}{name}.of: unknown localizer {of!r}{did_you_mean(of, NAMES)}; known: {', '.join(NAMES)}"
+        )
+    if not VARIANT.fullmatch(name):
+        raise ParamsError(f"{place}{name}: should be a name of a-z, 0-9 and _ that starts with a letter or a digit")
+    return of

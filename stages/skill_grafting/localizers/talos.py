@@ -16,14 +16,17 @@ from torch import Tensor
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Tensors
-from ..grafting.select import ranking, top_k
+from ..grafting.select import top_k
 from ..settings import Positive
 from .evidence import LocalizerInput
-from .registry import Budget, FoundMask, Localizer, LocalizerSettings
+from .registry import Budget, FoundMask, Localizer
 
 
-class Talos(LocalizerSettings):
+class Talos(Localizer):
     """Sensitivity, and the rounds in which the least of it is found."""
+
+    about = "least sensitive before fine-tuning, found in rounds"
+    needs_model = True
 
     examples: Positive = Field(64, description="training examples that it is measured on.  TaLoS: 32 or more")
     mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(
@@ -38,18 +41,10 @@ class Talos(LocalizerSettings):
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
     )
 
-
-def rank_by_insensitivity(evidence: LocalizerInput, settings: Talos, k: int) -> Tensor:
-    """Region indices of the k least sensitive parameters in a single round, least sensitive first."""
-    evidence.put(evidence.pretrained)
-    scores = sensitivity(evidence, settings)
-    return ranking(evidence.region, {name: -score for name, score in scores.items()}, k)
-
-
-def refine_by_rounds(evidence: LocalizerInput, settings: Talos, _order: Tensor | None, budget: Budget) -> FoundMask:
-    """The budget.k least sensitive after `settings.rounds` rounds; the weights are the pretrained ones again."""
-    *_, mask = calibrate(evidence, settings, budget)
-    return FoundMask(mask)
+    def refine(self, evidence: LocalizerInput, order: Tensor | None, budget: Budget) -> FoundMask:
+        """The budget.k least sensitive after `rounds` rounds; the weights are the pretrained ones again."""
+        *_, mask = calibrate(evidence, self, budget)
+        return FoundMask(mask)
 
 
 def calibrate(evidence: LocalizerInput, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
@@ -98,12 +93,4 @@ def put_attenuated(evidence: LocalizerInput, alive: GraftMask, factor: float) ->
             put_at(weight.data, alive.indices[name], take_at(evidence.pretrained[name], alive.indices[name]))
 
 
-ABOUT = "least sensitive before fine-tuning, found in rounds"
-LOCALIZER = Localizer(
-    ABOUT,
-    rank_by_insensitivity,
-    refine_by_rounds,
-    rank_needs_model=True,
-    refines_rank=False,
-    settings=Talos,
-)
+LOCALIZER = Talos

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args
 
 from ..command import USER_MISTAKE, guarded
 from ..errors import GraftError, did_you_mean, missing_package, printable
-from ..localizers.names import NAMES
+from ..localizers.registry import NAMES
 from ..settings import DataParams, Group, ModelParams
 
 # of the installed package: what the commands need beside

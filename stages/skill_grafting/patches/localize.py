@@ -14,13 +14,11 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..io import require_free
-from ..localizers.names import NAMES
-from ..localizers.registry import Budget, FoundMask, localizer_of, settings_of
+from ..localizers.registry import NAMES, Budget, FoundMask, Localizer, kind_of, localizer_of
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
 from ..models.evidence import draws, from_tensors
-from ..settings import Section
 from ..words import percent
 from .card import AS_PATCH, Scores, score_table, write_folder
 from .localize_context import LocalizeContext, PeakMemory
@@ -35,15 +33,15 @@ def localize(**options: Any) -> str:
     Raises GraftError with every reason why these two can't be compared, or why the options (__main__.py) can't be used.
     """
     request = Namespace(**options)
-    started, peak, target, settings = time.monotonic(), PeakMemory(), require_free(request.to), _settings(request)
+    started, peak, target, localizer = time.monotonic(), PeakMemory(), require_free(request.to), _localizer(request)
     if several := len(sizes := sorted({*request.sparsity})) > 1:
         from .curve import save_curve  # what it needs is found missing before the work, not after
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = pair.spec.region(request.region, "--region")
-    budgets = [Budget.of(region, size, "top_k", "--sparsity") for size in sizes]
+    budgets = [Budget.of(region, size, "--sparsity") for size in sizes]
     _require_fit(request, pair)
     length = request.max_length or longest_text(pair.tokenizer, pair.most_tokens)
-    work = LocalizeContext(request, pair, region, budgets, _task(request, pair), length, settings, peak)
+    work = LocalizeContext(request, pair, region, budgets, _task(request, pair), length, localizer, peak)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
         moved = squared_movement(pair, request.region, step)
     found, scores, lines = find_with_data(work) if request.data else (_find(work), {}, [])
@@ -74,16 +72,15 @@ def _write(
     return lines, shares
 
 
-def _settings(request: Namespace) -> Section:
-    """The settings of the localizer; raises ParamsError for options that don't go together."""
-    name, localizer = request.localizer, localizer_of(request.localizer)
-
+def _localizer(request: Namespace) -> Localizer:
+    """The localizer with its settings; raises ParamsError for options that don't go together."""
+    name = request.localizer
     if request.test and request.data is None:
         raise ParamsError("--test: is for the rows of --data")
-    if request.data is None and localizer.needs_model:
-        others = ", ".join(other for other in NAMES if not localizer_of(other).needs_model)
+    if request.data is None and kind_of(name).needs_model:
+        others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
-    return settings_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
+    return localizer_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
 
 
 def parsed(text: str) -> object:

@@ -10,11 +10,10 @@ import psutil
 from ..data.tasks import TaskSpec
 from ..grafting.region import Region
 from ..localizers.evidence import LocalizerInput
-from ..localizers.registry import Budget, FoundMask, find_masks
+from ..localizers.registry import Budget, FoundMask, Localizer
 from ..metrics.variants import GRAFTED
 from ..models.evidence import draws
 from ..progress import progress
-from ..settings import Section
 from .pair import Pair
 
 
@@ -55,13 +54,13 @@ class LocalizeContext:
     budgets: list[Budget]
     task: TaskSpec
     max_length: int
-    settings: Section
+    localizer: Localizer
     peak: PeakMemory
 
     def find_masks(self, evidence: LocalizerInput) -> list[FoundMask]:
         """The mask of each budget, as if it were the only one."""
         name, words = self.request.localizer, (self.task.name, self.request.seed)
-        return find_masks(name, lambda: replace(evidence, generator=draws(name, *words)), self.settings, self.budgets)
+        return self.localizer.find_all(lambda: replace(evidence, generator=draws(name, *words)), self.budgets)
 
     @property
     def graft_names(self) -> list[str]:

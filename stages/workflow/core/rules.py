@@ -1,9 +1,10 @@
 """Building blocks of rules between settings; rules are checked only if every setting is valid by itself."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from skill_grafting.errors import did_you_mean
-from skill_grafting.localizers.names import NAMES
+from skill_grafting.localizers.registry import NAMES
 from skill_grafting.settings import Values, get_by_path
 
 
@@ -72,11 +73,14 @@ def is_on(values: Values, section: str, *empty: Any) -> bool:
     return all(item not in ([], *empty) for item in vars(values[section]).values())
 
 
-def unknown_localizers(values: Values, place: str, names: list[str], among: tuple[str, ...] = NAMES) -> list[str]:
-    """A problem for each of these names, which stand at `place`, that is not among these localizers or has no section, which DVC needs."""
-    unknown, known = [name for name in names if name not in among], ", ".join(among)
-    return [f"{place}: unknown localizer {name!r}{did_you_mean(name, among)}; known: {known}" for name in unknown] + [
+def unknown_localizers(values: Values, place: str, names: list[str], others: Sequence[str] = ()) -> list[str]:
+    """A problem for each of these names at `place` that has no line under `localizer`, which DVC needs, and is no other method."""
+    lines, what = values["localizer"].model_extra, "method" if others else "localizer"
+    known = [*others, *sorted({*lines, *NAMES})]
+    return [
         f"localizer.{name}: this section is missing, and {place} names it; write `{name}: {{}}` under `localizer`"
+        if name in NAMES
+        else f"{place}: unknown {what} {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
         for name in names
-        if name in among and name not in values["localizer"].model_fields_set
+        if name not in lines and name not in others
     ]

@@ -1,13 +1,11 @@
 """Settings of the main pipeline, which all others build on, and the rules between them."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, create_model
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
 from skill_grafting.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
-from skill_grafting.localizers.names import NAMES
 from skill_grafting.settings import (
     DataParams,
     FinetuneParams,
@@ -28,19 +26,13 @@ class GraftParams(Section):
     localizer: Name
     region: list[Group] = Field(min_length=1)
     sparsity: Share
-    rule: Literal["top_k", "threshold"]
 
 
-def _table(value: object) -> object:
-    if not isinstance(value, dict):
-        raise PydanticCustomError("dict_type", "a table")
-    return value
+class LocalizerParams(Section):
+    """What differs from the defaults of a localizer or of what a variant is `of`, by name; registry.py checks it."""
 
-
-# Checked by each localizer's own class (stages/skill_grafting/localizers) where torch is imported anyway.
-LocalizerParams = create_model(
-    "LocalizerParams", __base__=Section, **{name: (Annotated[Any, AfterValidator(_table)], {}) for name in NAMES}
-)
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Any]]
 
 
 class CalibrationParams(Section):

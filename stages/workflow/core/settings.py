@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from skill_grafting.command import guarded
 from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
-from skill_grafting.localizers.names import NAMES, localizer_in
+from skill_grafting.localizers.registry import Localizer, localizer_of, original
 from skill_grafting.settings import Params, Section, Values, get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
@@ -77,10 +77,10 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     return chosen
 
 
-def load_localizer(name: str) -> Params | None:
-    """The section `localizer` with the settings of the localizer in this name alone (learned of learned_0.1), or None."""
-    found = localizer_in(name)
-    return load_params(f"localizer.{found}").localizer if found in NAMES else None
+def load_localizer(name: str) -> Localizer | None:
+    """The localizer or variant of a name with its settings; None if `localizer` has no line of that name."""
+    known = checked(read_files([""]))[0]["localizer"].model_extra
+    return getattr(load_params(f"localizer.{name}").localizer, name) if name in known else None
 
 
 def load_all(folder: Path = Path()) -> Values:
@@ -90,12 +90,11 @@ def load_all(folder: Path = Path()) -> Values:
     return with_localizers(checked(read_files(names, folder), localizers=True)[0])
 
 
-def with_localizers(values: Values, names: Iterable[str] = NAMES) -> Values:
-    """The same with all settings of these localizers, by the defaults of their classes."""
-    section = values["localizer"]
-    rest = [name for name in names if not isinstance(getattr(section, name), Section)]
-    found = {name: _settings_class(name).model_validate(getattr(section, name)) for name in rest}
-    return values | {"localizer": section.model_copy(update=found)}
+def with_localizers(values: Values, names: Iterable[str] = ()) -> Values:
+    """The same with these localizers, or all that have a line, in place of the lines."""
+    lines = values["localizer"].model_extra
+    found = {name: localizer_of(name, lines.get(name, {}), "localizer.") for name in names or lines}
+    return values | {"localizer": Params(**found)}
 
 
 def checkpoint_seconds() -> float:
@@ -151,9 +150,7 @@ def _require_none(problems: dict[str, list[str]]) -> None:
 
 def _by_kind(pipeline: str, content: dict[str, Any], localizers: bool, values: Values) -> Iterator[str]:
     """Problems of a file's settings by themselves; without any they are in `values`."""
-    own = content.get("localizer") if localizers else None
-    loaded = frozenset(name for name in NAMES if isinstance(own, dict) and own.get(name))
-    kind, wrong = _kind(pipeline, loaded), set()
+    kind, wrong = _kind(pipeline), set()
     try:
         values |= dict(kind.model_validate(content))
     except ValidationError as error:
@@ -162,6 +159,12 @@ def _by_kind(pipeline: str, content: dict[str, Any], localizers: bool, values: V
             yield _line(problem, kind, pipeline)
     if not pipeline and "task" not in wrong:
         yield from resolve_tasks(content["task"])[1]
+    if not pipeline and "localizer" not in wrong:
+        for name, changes in content["localizer"].items():
+            try:
+                (localizer_of if localizers and changes else original)(name, changes, "localizer.")
+            except ParamsError as error:
+                yield str(error)
 
 
 def _line(problem: dict[str, Any], kind: type[Section], pipeline: str) -> str:
@@ -172,19 +175,11 @@ def _line(problem: dict[str, Any], kind: type[Section], pipeline: str) -> str:
 
 
 @cache
-def _kind(pipeline: str, localizers: frozenset[str]) -> type[Section]:
-    """The class of a pipeline's file; of these localizers with their settings, which loads torch."""
-    kinds = {name: (kind, ...) for name, kind in PIPELINES[pipeline].SECTIONS.items()}
-    if localizers:
-        classes = {name: (_settings_class(name), ...) for name in localizers}
-        kinds["localizer"] = create_model("Localizers", __base__=kinds["localizer"][0], **classes), ...
-    return create_model("Settings", __base__=Section, **kinds)
-
-
-def _settings_class(localizer: str) -> type[Section]:
-    from skill_grafting.localizers.registry import localizer_of
-
-    return localizer_of(localizer).settings
+def _kind(pipeline: str) -> type[Section]:
+    """The class of a pipeline's file."""
+    return create_model(
+        "Settings", __base__=Section, **{n: (kind, ...) for n, kind in PIPELINES[pipeline].SECTIONS.items()}
+    )
 
 
 def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[str]:
@@ -219,13 +214,12 @@ def _chosen(values: Values, keys: Iterable[str]) -> Params:
     for named in keys:
         key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(get_by_path(values, name[1])), named)
         section, _, setting = key.partition(".")
-        if section == "localizer":
-            values = with_localizers(values, [setting] if setting else NAMES)
+        known = with_localizers(values, [setting] if setting else ()) if section == "localizer" else values
         if not setting:
-            setattr(chosen, section, values[section])
+            setattr(chosen, section, known[section])
         else:
             vars(chosen).setdefault(section, Params())
-            setattr(getattr(chosen, section), setting, get_by_path(values, key))
+            setattr(getattr(chosen, section), setting, get_by_path(known, key))
     return chosen
 
 
