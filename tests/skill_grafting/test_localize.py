@@ -305,7 +305,6 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
     ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
     ("--verbalizer good=great bad", "^--verbalizer: 'bad' should be NAME=VALUE$"),
-    ("--verbalizer good=great --verbalizer good=fine", "^--verbalizer: good has two values$"),
     ("--columns sentence3=x", "^--columns: 'sentence3' is none of sentence1, .* .did you mean 'sentence"),
     ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
     ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),

@@ -4,7 +4,7 @@ Nothing is ever overwritten.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,28 +41,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(USER_MISTAKE, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
 
-class Table(argparse.Action):
-    """NAME=VALUE, several of them, as a table; `const` has the names that there are, if not any will do."""
-
-    def __call__(
-        self, _parser: object, namespace: argparse.Namespace, values: list[str], _option: object = None
-    ) -> None:
-        """Add these."""
-        table = dict(getattr(namespace, self.dest))
-        for text in values:
-            name, _, value = text.partition("=")
-            if not name or not value:
-                raise argparse.ArgumentError(self, f"{text!r} should be NAME=VALUE")
-            if self.const and name not in self.const:
-                raise argparse.ArgumentError(
-                    self, f"{name!r} is none of {', '.join(self.const)}{did_you_mean(name, self.const)}"
-                )
-            if name in table:
-                raise argparse.ArgumentError(self, f"{name} has two values")
-            table[name] = value
-        setattr(namespace, self.dest, table)
-
-
 def share(text: str) -> float:
     """A number above 0 and at most 1."""
     if not 0 < float(text) <= 1:
@@ -77,7 +55,15 @@ def at_least(least: int, text: str) -> int:
     return int(text)
 
 
-def one_of(names: Iterable[str]) -> Callable[[str], str]:
+def pair(text: str, names: Collection[str] = ()) -> tuple[str, str]:
+    """NAME=VALUE, of these names if there are some."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} should be NAME=VALUE")
+    return one_of(names)(name) if names else name, value
+
+
+def one_of(names: Collection[str]) -> Callable[[str], str]:
     """One of these names; the nearest is told."""
 
     def name(text: str) -> str:
@@ -94,7 +80,7 @@ BASE: dict[str, Any] = {
     "--base": {"default": PRETRAINED, "help": "folder or hub id of the base model; default: %(default)s"}
 }
 JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
-TABLE: dict[str, Any] = {"action": Table, "nargs": "+", "default": {}, "metavar": "NAME=VALUE"}
+PAIRS: dict[str, Any] = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "localize": {
         "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
@@ -112,13 +98,13 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--finetuned-revision": {"help": "the same of the fine-tuned one"},
         "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
         "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
-        "--verbalizer": {**TABLE, "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
+        "--verbalizer": {**PAIRS, "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
         "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients, or, of --mode "
             "generative without --verbalizer, prompts and completions"},
         "--test": {"help": "rows to score on; default: a fifth of --data, by their text; none: no scores"},
-        "--columns": {**TABLE, "const": COLUMNS, "help": f"sentence1=TEXT: columns of other names than {', '.join(COLUMNS)}"},
+        "--columns": {**PAIRS, "type": partial(pair, names=COLUMNS), "help": f"sentence1=TEXT: columns of other names than {', '.join(COLUMNS)}"},
         "--max-length": {"type": partial(at_least, 8), "help": "tokens of a text; default: what the model can read, at most 512"},
-        "--set": {**TABLE, "help": "settings of the localizer"},
+        "--set": {**PAIRS, "help": "settings of the localizer"},
         "--seed": {"type": partial(at_least, 0), "default": 0, "help": "of what a localizer draws; default: %(default)s"},
     },
     "apply": {

@@ -39,7 +39,9 @@ def localize(**options: Any) -> str:
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = pair.spec.region(request.region, "--region")
     budgets = [Budget.of(region, size, "--sparsity") for size in sizes]
-    _require_fit(request, pair)
+    if pair.most_tokens and (request.max_length or 0) > pair.most_tokens:
+        most = f"{pair.spec.name} can read at most {pair.most_tokens} tokens"
+        raise ParamsError(f"--max-length: {request.max_length} is not allowed: {most}")
     length = request.max_length or longest_text(pair.tokenizer, pair.most_tokens)
     work = LocalizeContext(request, pair, region, budgets, _task(request, pair), length, localizer, peak)
     with peak.progress("compare", len(pair.finetuned.stored), "tensor") as step:
@@ -80,7 +82,7 @@ def _localizer(request: Namespace) -> Localizer:
     if request.data is None and kind_of(name).needs_model:
         others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
         raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
-    return localizer_of(name, {key: parsed(text) for key, text in request.set.items()}, "--set ")
+    return localizer_of(name, {key: parsed(text) for key, text in request.set}, "--set ")
 
 
 def parsed(text: str) -> object:
@@ -91,27 +93,21 @@ def parsed(text: str) -> object:
         return text
 
 
-def _require_fit(request: Namespace, pair: Pair) -> None:
-    """Raise ParamsError for texts longer than the model can read."""
-    if pair.most_tokens and (request.max_length or 0) > pair.most_tokens:
-        most = f"{pair.spec.name} can read at most {pair.most_tokens} tokens"
-        raise ParamsError(f"--max-length: {request.max_length} is not allowed: {most}")
-
-
 def _task(request: Namespace, pair: Pair) -> TaskSpec:
     """The task: the labels are those of the classifier's head or of the verbalizer, none if there is neither."""
     name = request.task or Path(request.finetuned).resolve().name
-    standard = pair.mode == "standard"
+    standard = pair.spec.mode == "standard"
     if standard and (request.prompt or request.verbalizer):
         raise DataError(
             "--prompt: is for a language model, and this is a classifier, whose labels are those of its head"
         )
-    labels = pair.labels if standard else [*request.verbalizer]
-    if not labels and (request.prompt or (request.data and pair.mode != "generative")):
+    verbalizer = dict(request.verbalizer)
+    labels = pair.labels if standard else [*verbalizer]
+    if not labels and (request.prompt or (request.data and pair.spec.mode != "generative")):
         raise DataError("--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label")
-    prompt = {"template": request.prompt or "", "verbalizer": request.verbalizer}
+    prompt = {"template": request.prompt or "", "verbalizer": verbalizer}
     try:
-        return task_of(name, name, labels, pair.mode, None if standard or not labels else prompt)
+        return task_of(name, name, labels, pair.spec.mode, None if standard or not labels else prompt)
     except ValidationError as error:
         raise DataError("; ".join(map(_prompt_problem, error.errors()))) from None
 
@@ -139,7 +135,7 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
         "task": work.task.name,
         "seed": work.request.seed,
         "localizer": work.request.localizer,
-        "mode": pair.mode,
+        "mode": pair.spec.mode,
         "model_parameters": pair.spec.parameters,
         "rule": "top_k",
     }
@@ -155,7 +151,7 @@ def _make_patch(work: LocalizeContext, found: FoundMask, target: Path) -> GraftF
 def _assumptions(work: LocalizeContext, moved: Counter[str]) -> list[str]:
     """Lines on how the checkpoints were read and compared, and on what the patch leaves out."""
     labels = f"labels: {', '.join(work.task.labels)}." if work.task.labels else "no labels."
-    lines = [f"Read as {work.pair.mode}; {labels}"]
+    lines = [f"Read as {work.pair.spec.mode}; {labels}"]
     if outside := {name: squares for name, squares in moved.items() if name not in work.request.region and squares}:
         shares = ", ".join(f"{name} {100 * squares / moved.total():.2g} %" for name, squares in outside.items())
         lines.append(

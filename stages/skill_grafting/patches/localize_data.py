@@ -58,7 +58,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
     rows, lines = _split_rows(work)
     pair, request = work.pair, work.request
     model = _load(work)
-    require_causal(request.finetuned, model.model, pair.mode, "--mode ")
+    require_causal(request.finetuned, model.model, pair.spec.mode, "--mode ")
     words = ("mask", work.task.name, request.seed)
     before, after = (side.values(work.peak.measure, model.runtime.device) for side in (pair.base, pair.finetuned))
     grafts = work.graft_names
@@ -96,7 +96,7 @@ def _warn_of_size(pair: Pair) -> None:
 def _load(work: LocalizeContext) -> LabelModel:
     """The fine-tuned model, live."""
     tuned, base = work.pair.finetuned.checkpoint.folder, work.pair.base.checkpoint.folder
-    settings = ModelParams.model_construct(mode=work.pair.mode, max_length=work.max_length)
+    settings = ModelParams.model_construct(mode=work.pair.spec.mode, max_length=work.max_length)
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
         return LabelModel.load(links, work.task, settings, best_device())
@@ -163,4 +163,4 @@ def _read(option: str, request: Namespace, task: TaskSpec) -> list[Row]:
         raise DataError(f"{option}: there is no file {path}")
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{option}: {path} should be one of *{', *'.join(ENDINGS)}")
-    return read_file(path, task, request.columns, "--columns {}=...")
+    return read_file(path, task, dict(request.columns), "--columns {}=...")

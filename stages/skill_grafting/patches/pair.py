@@ -61,11 +61,6 @@ class Pair:
             f"Compared with {title} rounded to {types}, as {self.finetuned.checkpoint.title} was saved: rounding is no movement."
         ]
 
-    @property
-    def mode(self) -> str:
-        """The reading of labels off the fine-tuned one: `model.mode`."""
-        return self.spec.mode
-
 
 def open_pair(base: str, finetuned: str, mode: str | None, revisions: tuple[str | None, str | None]) -> Pair:
     """Both checkpoints; raises ModelError with every reason why one can't be the fine-tuned other."""
