@@ -1,19 +1,374 @@
-"""summary: the report of the main pipeline, as tables, figures and claims."""
+"""summary: the report of the main pipeline, as tables, figures and claims.
 
+Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own test set and `ood` about other test sets.
+`reliability` (bins of confidence from 0) and `confidence` (bars between low and high) are of the own test set, all seeds together.
+Of completions the score is their exact match, and agreement, ECE, bins and bars are of tokens.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from skill_grafting.errors import DataError
+from skill_grafting.grafting.mask_indices import head_size, read_header
+from skill_grafting.io import read_json, require
+from skill_grafting.metrics.gain import add_gain, scores_of_ends
+from skill_grafting.metrics.scores import drawn_scores
+from skill_grafting.metrics.variants import (
+    CONTROLS,
+    FINETUNED,
+    GRAFTED,
+    MOVEMENT_GRAFTED,
+    PRETRAINED,
+    TEMPERED,
+    VARIANTS,
+    WISE_FT,
+    WISE_GRAFT,
+)
+from skill_grafting.settings import Params
+from skill_grafting.words import MARKS, counts, small_percent
+from stages.workflow.core import paths
+from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task
+from stages.workflow.records import Records, Row, frame_of, grid, label_kinds, require_files, run_frame
+from stages.workflow.report.publish import publish
+
+SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
+KEYS = ["task", "test_set", "seed", "variant"]
+CELL = ["task", "seed"]
+# columns in the files of evaluate and ood, and in those of calibration
+SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
+CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
+# of completions, beside these
+TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
+GENERATIVE = "generative"
+MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters"]
+# as in the paper's tables
+SHORT = {
+    PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
+}  # fmt: skip
+MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
+# the paper's table for each kind of model, and its number of shots that other runs are compared with
+TABLES, TABLE_2, OUT_OF_DISTRIBUTION, USUAL_SHOTS = {"autoregressive": "Table 9"}, "Table 2", "Table 3", 64
+# the accuracy of fewer rows than this is hardly more than chance; a confidence above this is a sure prediction
+FEWEST_ROWS, SURE = 10, 0.9
+
+
+# --- From the records ----------------------------------------------------------------------------------------------
+
+
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the files of every (task, seed); raises DataError for one that is missing or incomplete."""
+    tasks, cells = params.tasks, grid(task=params.tasks, seed=params.seeds)
+    files = "metrics/{}/{{seed}}/{{task}}.json".format
+    evaluated = Records("", "evaluate", files("evaluate"), cells, "{task}-{seed}", needs=())
+    calibrated, tested = (Records("", stage, files(stage), cells, needs=()) for stage in ("calibration", "ood"))
+    masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", cells, "{task}-{seed}")
+    require_files("dvc repro", evaluated, calibrated, tested, masks)
+    others = {task: params.ood.sets.get(task, []) for task in tasks}
+    more = TOKEN_MEASURES if params.model.mode == GENERATIVE else []
+    scored = _variants(evaluated, {task: [task] for task in tasks}, [*SCORED, *more])
+    scored += _variants(tested, others, [*SCORED, *more])
+    calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
+    scores = _with_calibration(pd.DataFrame(scored), pd.DataFrame(calibration), calibrated)
+    scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
+    # a column of only undefined values would have the dtype object
+    scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
+    own = scores[scores.test_set == scores.task]
+    return {
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", *more]],
+        "scores_drawn": _drawn(params),
+        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
+        "reliability": _bins(own),
+        "confidence": _bars(own),
+        "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
+        "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS)[MASK_COLUMNS],
+        "tasks": _tasks(tasks, params.model.mode),
+        "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
+        "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
+    }
+
+
+def _mask_row(file: Path, cell: Row) -> Row:
+    return {**read_header(file), "head_parameters": head_size(file), **cell}
+
+
+def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
+    return records.rows(
+        lambda cell, record: [
+            {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
+            for test_set in test_sets[cell["task"]]
+            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
+            for values in [record["scores"][test_set][variant]]
+        ]
+    )
+
+
+def _drawn(params: Params) -> pd.DataFrame:
+    """Scores of a run's only task on samples of its test rows; none of several tasks, nor of completions, whose rows are tokens."""
+    task, *others = params.tasks
+    seeds = [] if others or params.model.mode == GENERATIVE else params.seeds
+    rows = [
+        {"task": task, "seed": seed, **row}
+        for seed in seeds
+        for row in drawn_scores(read_cell(task, seed).part([task]), read_task(task), params.calibration.bins)
+    ]
+    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])[
+        [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]]
+    ]
+    return add_gain(scores, scores_of_ends(scores, [*CELL, "draw"]), params.summary.least_gain)
+
+
+def _with_calibration(scored: pd.DataFrame, calibration: pd.DataFrame, calibrated: Records) -> pd.DataFrame:
+    scores = scored.merge(calibration, on=KEYS, how="left", suffixes=("", "_calibrated"))
+    for row in scores[scores.n != scores.n_calibrated].itertuples():
+        cell = {"task": row.task, "seed": row.seed}
+        about = f"{row.n_calibrated} test rows of {row.test_set}, its scores are about {row.n}"
+        raise DataError(f"{calibrated.file(cell)}: is about {about}; {calibrated.made_by(cell)}")
+    return scores
+
+
+def _bins(scores: pd.DataFrame) -> pd.DataFrame:
+    """Bins that have rows."""
+    rows = scores.explode(["bin_count", "bin_confidence", "bin_accuracy"])
+    means = {name: rows[f"bin_{name}"].astype(float) for name in ("confidence", "accuracy")}
+    bins = pooled_bins(rows.assign(bin=rows.groupby(level=0).cumcount(), count=rows.bin_count.astype(int), **means))
+    return bins[bins["count"] > 0]
+
+
+def pooled_bins(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each bin of a task's variant, of rows that several seeds or runs have of it: counts added up, means weighted."""
+    means = ["confidence", "accuracy"]
+    # sums over the test rows of a bin, so that they can be added
+    sums = rows.assign(**{name: rows[name] * rows["count"] for name in means})
+    bins = sums.groupby(["task", "variant", "bin"], sort=False)[["count", *means]].sum().reset_index()
+    return bins.assign(**{name: bins[name] / bins["count"].clip(lower=1) for name in means})
+
+
+def _bars(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = scores.assign(bars=scores.histogram.str.len()).explode("histogram")
+    place = rows.groupby(level=0).cumcount()
+    sides = {"low": place / rows.bars, "high": (place + 1) / rows.bars}
+    return pooled_bars(rows.assign(**sides, count=rows.histogram.astype(int)))
+
+
+def pooled_bars(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each bar of a task's variant, of rows that several seeds or runs have of it, with its share of all counts."""
+    bars = rows.groupby(["task", "variant", "low", "high"], sort=False)["count"].sum().reset_index()
+    return bars.assign(share=bars["count"] / bars.groupby(["task", "variant"])["count"].transform("sum"))
+
+
+def _tasks(names: list[str], mode: str) -> pd.DataFrame:
+    """What the score of each task is, of completions the exact match whatever that of its labels is, and what its rows are."""
+    specs = [read_task(name) for name in names]
+    return pd.DataFrame({
+        "task": names,
+        "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
+        "macro": [mode != GENERATIVE and spec.metric == "f1" and spec.positive is None for spec in specs],
+        "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
+        "labels": [len(spec.labels) for spec in specs],
+    })  # fmt: skip
+
+
+def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
+    """How many test texts of another data set are also in the task's training data, as far as known."""
+    shared = read_json(require(paths.LEAKAGE, "fetch")) if pairs else {}
+    rows = ({"task": task, "test_set": test_set, **shared.get(task, {}).get(test_set, {})} for task, test_set in pairs)
+    return frame_of(rows, ["task", "test_set", "leaked", "test"])[["task", "test_set", "leaked", "test"]]
+
+
+# --- For the report ------------------------------------------------------------------------------------------------
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    run, tasks = frames["run"].iloc[0], frames["tasks"]
+    names = tasks.task + tasks.metric.map(MARKS).fillna("")
+    named = tasks.assign(name=names, kind=_kinds(tasks))[["task", "name", "kind", "labels"]]
+    scores, drawn = (_scores(frames[name], frames["masks"], named) for name in ("scores", "scores_drawn"))
+    ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
+    frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
+    bins = pooled_bins(frames["reliability"])
+    fewest = min(FEWEST_ROWS, bins.groupby("variant")["count"].max().min())  # so that each model has a bin
+    # no confidence is below one in the number of labels
+    lowest = confidence.low[confidence["count"] > 0].min()
+    sure = sure_shares(confidence)
+    masks, published = sizes_of(frames["masks"]), _published(frames["paper"], named, run)
+    return frames | {
+        "scores": scores,
+        "scores_drawn": drawn,
+        "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
+        "ood": ood,
+        # without other test sets their figure shows the tasks' own
+        "tested": ood if len(ood) else scores.assign(pair=scores.name + " → " + scores.name, over_finetuned=0.0),
+        "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
+        "overconfidence": overconfidence(bins),
+        "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
+        "sure": sure,
+        # dev chooses an alpha of WiSE-FT in each cell; all of them are one point
+        "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
+        "masks": masks,
+        "paper": published,
+        "scores_published": _judged_alike(published[published.compared], scores.task),
+        "facts": pd.DataFrame([{
+            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share), "fewest": fewest,
+            "edge": f"{100 * sure.edge.iloc[0]:.3g}",
+            "source": _source(published[published.compared & published.name.isin(scores.name)]),
+            "ood_source": _source(published[published.pair.isin(ood.pair)]),
+            "tested_on": "other data sets" if len(ood) else "the task's own data set",
+        }]),
+    }  # fmt: skip
+
+
+def _kinds(tasks: pd.DataFrame) -> pd.Series:
+    """What kind of task each is: by its number of labels, and by its sentences where tasks differ in that."""
+    kinds = label_kinds(tasks.labels)
+    return kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
+
+
+def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
+    """Adds names, the localizer, and how far each score is above the better baseline of its cell.
+
+    The baselines are the pretrained model with the fine-tuned one's head, and always the same label.
+    """
+    cell = [*CELL, *({"draw"} & {*scores})]
+    scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
+    best = scores[["baseline", "constant"]].max(axis=1)
+    scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
+    found_by = masks[[*CELL, "localizer"]]
+    return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
+
+
+def _score_of(variant: str, scores: pd.DataFrame, cell: list[str], name: str) -> pd.DataFrame:
+    return scores.loc[scores.variant == variant, [*cell, "score"]].rename(columns={"score": name})
+
+
+def _elsewhere(ood: pd.DataFrame, leaks: pd.DataFrame) -> pd.DataFrame:
+    """Scores on other data sets, with those above the fine-tuned model's, and how many of their texts were in the training data."""
+    cell, both = ["task", "test_set", "seed"], ["task", "test_set"]
+    trained_on = [
+        f"{row.leaked:,.0f} of {row.test:,.0f}" if row.leaked >= 0 else "not known" for row in leaks.itertuples()
+    ]
+    ood = ood.merge(_score_of(FINETUNED, ood, cell, "finetuned"), on=cell)
+    ood = ood.merge(leaks.assign(trained_on=trained_on)[[*both, "trained_on"]], on=both)
+    rows = ood.groupby(both).n.transform("min")
+    return ood.assign(
+        pair=ood.name + " → " + ood.test_set,
+        rows=rows,
+        short=ood.variant.map(SHORT),
+        over_finetuned=ood.score - ood.finetuned,
+    )
+
+
+def overconfidence(bins: pd.DataFrame) -> pd.DataFrame:
+    """Mean confidence less accuracy of each variant over the rows of each task."""
+    sums = bins.assign(above=(bins.confidence - bins.accuracy) * bins["count"])
+    sums = sums.groupby(["task", "variant"], sort=False)[["above", "count"]].sum()
+    return (sums.above / sums["count"]).rename("above").reset_index()
+
+
+def sure_shares(bars: pd.DataFrame) -> pd.DataFrame:
+    """Share of each variant's predictions whose confidence is above the first bar edge from 90 % on, and that edge."""
+    edge = min((low for low in bars.low if low >= SURE), default=bars.low.max())
+    sure = bars[bars.low >= edge].groupby(["task", "variant"], sort=False).share.sum()
+    return sure.reset_index().assign(edge=edge)
+
+
+def sizes_of(masks: pd.DataFrame) -> pd.DataFrame:
+    """One row for each size of masks that there is, mean over seeds, with its tasks, both denominators and the head beside it."""
+    size = ["selected", "graftable", "model_parameters", "head_parameters"]
+    means = masks.groupby("task", sort=False)[size].mean().reset_index()
+    sizes = means.groupby(size, sort=False).task.agg(", ".join).rename("tasks").reset_index()
+    shares = {"share": sizes.selected / sizes.graftable, "share_of_model": sizes.selected / sizes.model_parameters}
+    return sizes.assign(**shares, tasks="all" if len(sizes) == 1 else sizes.tasks)
+
+
+def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.DataFrame:
+    """The paper's values, those to compare with marked: of as many shots where it has them, of its causal model for another."""
+    place, wanted = TABLES.get(run["mode"], TABLE_2), run.k if run.k in {*paper.shots} else USUAL_SHOTS
+    compared = (paper.place == place) & (paper.shots == wanted) & (run["mode"] != GENERATIVE)
+    paper = paper.merge(named, on="task", how="left")
+    pair = (paper.name + " → " + paper.test_set).where(paper.place == OUT_OF_DISTRIBUTION)
+    return paper.assign(compared=compared.to_numpy(), pair=pair, short=paper.variant.map(SHORT))
+
+
+def _judged_alike(paper: pd.DataFrame, tasks: pd.Series) -> pd.DataFrame:
+    """The paper's scores to be judged as ours are: of the tasks that a run has, or of all where it has none of these."""
+    common = paper[paper.task.isin(tasks)]
+    rows = common if len(common) else paper
+    rows = rows.merge(_score_of(FINETUNED, rows, ["task"], "whole"), on="task")
+    source = rows.place + ", " + rows.shots.map("{:.0f}-shot".format)
+    return rows.assign(seed=0, retained=rows.score / rows.whole, source=source)
+
+
+def _source(rows: pd.DataFrame) -> str:
+    """Where the paper's values in the table come from; empty if there are none."""
+    for row in rows.head(1).itertuples():
+        shots = "" if pd.isna(row.shots) else f"{row.shots:.0f}-shot, "
+        return f"{row.place}, {shots}{row.model}, prompt-based fine-tuning, graft of {row.size}"
+    return ""
+
+
+def _wording(generative: bool) -> dict[str, str]:
+    """The words for scores and predictions."""
+    meaning = "greedy decoding writes the whole completion and its end token, in share of the test rows"
+    return {
+        "score_title": "Exact match" if generative else "Test score",
+        "ood_title": "exact match" if generative else "score",
+        "of_tokens": " of next-token probabilities" if generative else "",
+        "exact_match": f"exact match: {meaning}" if generative else "",
+        "predictions": "predicted tokens" if generative else "predictions",
+        "unit": "tokens" if generative else "inputs",
+    }
+
+
+def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame) -> dict[str, str]:
+    """Values that notes and claims name; empty where there is nothing to say."""
+    masks, tasks = frames["masks"], frames["tasks"]
+    rows = scores.groupby("task", sort=False).n.min()
+    marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
+    macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
+    gains = scores[scores.variant == GRAFTED].gain
+    less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
+    missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
+    several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
+    return {
+        "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
+        "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
+        "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
+        "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
+        "macro": ", ".join(macro),
+        "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
+        "without": missing,
+        "left_out": f"; without {missing}" if missing else "",
+        "movement_ahead": _movement_ahead(scores),
+        "localizer": masks.localizer.iloc[0],
+        "with_head": ", and a trained head of {:,.0f},".format(*heads)
+        if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
+        else "",
+        "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
+    }
+
+
+def _movement_ahead(scores: pd.DataFrame) -> str:
+    """For how many tasks, and which, the movement graft keeps more of the fine-tuned score than the graft; empty for none."""
+    means = scores.groupby(["task", "variant"], sort=False).retained.mean().unstack()
+    ahead = means.index[means[MOVEMENT_GRAFTED] > means[GRAFTED]]
+    return f"{len(ahead)} of {counts(task=len(means))} ({', '.join(ahead)})" if len(ahead) else ""
+
+
+def _extent(shares: pd.Series) -> str:
+    """From the smallest to the largest: "0.90 % to 1.00 %", or just "1.00 %"."""
+    return " to ".join(dict.fromkeys(small_percent(share) for share in (shares.min(), shares.max())))
 
 
 @stage
 def main() -> None:
     """Write the report from the records of all cells that params.yaml names."""
     params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "calibration.bins", "ood", "summary")
-
-    from stages.frames import collect
-    from stages.workflow.report.publish import publish
-
     publish("summary", collect(params), Path("stages"), Path("plots"))
 
 

@@ -150,12 +150,8 @@ def test_no_dep_on_code_could_be_left_out(name):
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
 def test_no_stage_but_a_report_depends_on_a_report(name):
     files = {file for dep in code_deps(name) for file in files_of(dep)}
-    drawing = {
-        path.relative_to(ROOT)
-        for kind in ("report", "figures", "frames")
-        for path in (ROOT / "stages").rglob(f"{kind}.py")
-    }
-    assert files.isdisjoint(drawing) and files.isdisjoint(files_of("stages/commands"))
+    reports = {script(report).relative_to(ROOT) for report in REPORTS}
+    assert files.isdisjoint(reports | files_of("stages/workflow/report")) and files.isdisjoint(files_of("stages/commands"))
 
 
 def test_localizers_which_are_loaded_by_their_names_are_part_of_the_library():

@@ -68,7 +68,7 @@ def test_the_library_has_one_name_and_no_floor_imports_a_higher_one():
 @pytest.mark.parametrize(
     ("text", "leaves", "circle"),
     [
-        ("from stages.study import frames", True, False),
+        ("from stages.study import study", True, False),
         ("def f():\n    from .b import g", False, True),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import g", False, True),
         ("from . import c", False, False),

@@ -1,11 +1,242 @@
 """continual: the report on sequences of tasks, with the paper's table 4."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from stages.continual.frames import collect
+import numpy as np
+import pandas as pd
+
+from skill_grafting.errors import DataError
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import counts, words
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
 from stages.workflow.report.publish import publish
+
+NAIVE, GRAFTING = "naive", "grafting"
+WALK = ["method", "order", "seed"]
+CELL = ["order", "seed", "task"]
+ACCURACY = [
+    *WALK, "task", "place", "length", "step", "after", "variant", "n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss",
+    "agreement", "unchanged", "agreement_with_own", "majority",
+]  # fmt: skip
+MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own"]
+UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+ALONE = "a model for each task"
+
+
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the records of every method and order of the section `sequence`, for every seed.
+
+    accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
+    pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
+    kept after each step.  Raises DataError that names a missing
+    record with the `dvc repro` that makes it, or one of other tasks.
+    """
+    settings = params.sequence
+    chosen = {name: params.order[name] for name in settings.orders if params.order[name]} if settings.methods else {}
+    walks = grid(method=settings.methods, order=chosen, seed=params.seeds)
+    cells = [{**walk, "task": task} for walk in walks for task in chosen[walk["order"]]]
+    path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
+    needs = ("rows", "place", "kept_bytes", "model_bytes")
+    records = Records("continual", "sequence", path, cells, needs=needs)
+
+    def tested(cell: Cell, record: Row) -> Iterable[Row]:
+        tasks = chosen[cell["order"]]
+        if record.get("tasks") != tasks:
+            raise DataError(
+                f"{records.file(cell)}: is about other tasks than order.{cell['order']}; {records.made_by(cell)}"
+            )
+        return [{**row, **cell, "place": record["place"], "length": len(tasks)} for row in record["rows"]]
+
+    accuracy = frame_of(records.rows(tested), ACCURACY)
+    memory = frame_of(records.rows(_kept), MEMORY)
+    return {"accuracy": accuracy, "measure": measures(accuracy), "memory": memory, "run": run_frame(params)}
+
+
+def _kept(cell: Cell, record: Row) -> list[Row]:
+    facts = {name: record.get(name) for name in ("region", "own")}
+    return [{**cell, "place": record["place"], **record["kept_bytes"], "model": record["model_bytes"], **facts}]
+
+
+def measures(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """FORGETTING_MEASURES of every walk through a sequence."""
+    rows = [
+        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in FORGETTING_MEASURES.items()}}
+        for walk, steps in accuracy[accuracy.step > 0].groupby(WALK, sort=False)
+    ]
+    return frame_of(rows, [*WALK, *FORGETTING_MEASURES])
+
+
+def matrix(rows: pd.DataFrame) -> np.ndarray:
+    """R[step, task] of one sequence, tasks in its order; NaN where a task was not learned yet."""
+    return rows.pivot(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
+
+
+# --- Measures of forgetting, from R[step, task]: accuracy on a task after a step of a sequence ------------------------
+# R is a square array, tasks in the order in which they were learned.  What lies above its diagonal, a task before it was
+# learned, is never looked at and may be NaN.
+
+
+def average_accuracy(accuracies: np.ndarray) -> float:
+    """Mean over all tasks after the last step (ACC of Lopez-Paz and Ranzato 2017)."""
+    return float(_checked(accuracies)[-1].mean())
+
+
+def learning_accuracy(accuracies: np.ndarray) -> float:
+    """Mean of the accuracy on each task right after it was learned: how well new tasks are still learned."""
+    return float(np.diag(_checked(accuracies)).mean())
+
+
+def backward_transfer(accuracies: np.ndarray) -> float:
+    """Mean change on all tasks but the last since they were learned (BWT of Lopez-Paz and Ranzato 2017).
+
+    Below 0 tasks were forgotten, above 0 later ones helped them.
+    """
+    since = _checked(accuracies)[-1] - np.diag(accuracies)
+    return float(since[:-1].mean())
+
+
+def forgetting(accuracies: np.ndarray) -> float:
+    """Mean loss on all tasks but the last since they were best (F of Chaudhry et al. 2018).
+
+    The best is looked for among the steps from a task's own on but the last; so what is below 0 was
+    gained in the last step.
+    """
+    known = _checked(accuracies)
+    tasks = range(len(known) - 1)
+    return float(np.mean([known[task:-1, task].max() - known[-1, task] for task in tasks]))
+
+
+def _checked(accuracies: np.ndarray) -> np.ndarray:
+    """Raises ValueError for anything but a square of 2 tasks or more without gaps on and below the diagonal."""
+    if accuracies.ndim != 2 or len({*accuracies.shape}) != 1 or len(accuracies) < 2:
+        raise ValueError(f"expected a square of 2 tasks or more, not shape {accuracies.shape}")
+    if np.isnan(accuracies[np.tril_indices(len(accuracies))]).any():
+        raise ValueError("an accuracy after a task was learned is missing")
+    return accuracies
+
+
+# of one walk through a sequence
+FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
+    "average": average_accuracy,
+    "learned": learning_accuracy,
+    "forgetting": forgetting,
+    "backward_transfer": backward_transfer,
+}
+
+
+# --- Derived columns ------------------------------------------------------------------------------------------------
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    rows, memory, paper = frames["accuracy"], frames["memory"], frames.get("paper")
+    rows = rows.assign(accuracy=exact(rows.accuracy, rows.n), changed=1 - rows.unchanged.eq(True).astype(float))
+    later, ends = rows[rows.step > rows.place], _ends(rows)
+    sizes = _sizes(memory)
+    return frames | {
+        "accuracy": rows,
+        "later": later.assign(same=1 - later.changed, tests=1) if len(later) else later.assign(same=[], tests=[]),
+        "ends": ends,
+        "gap": _gap(ends),
+        "steps": _steps(rows),
+        "sizes": sizes,
+        "added": _added(memory),
+        "facts": _facts(rows, later, memory, [] if paper is None else [*paper.task.unique()]),
+    }
+
+
+def _alone(rows: pd.DataFrame, variant: str) -> pd.DataFrame:
+    """Rows about the fine-tuned or pretrained model, each (order, seed, task) once."""
+    return rows[rows.variant == variant].drop_duplicates(CELL).assign(method=variant)
+
+
+def _ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row for each task after the last step, beside it what it was when just `learned`; `mean` is the accuracy, for averages.
+
+    The single models stand there as methods.  `last`: no task followed, so it cannot have been forgotten.  `above`: how far the
+    task just learned is above the pretrained model and above always the same label.
+    """
+    new = rows[rows.step == rows.place].set_index([*WALK, "task"])
+    start = _alone(rows, PRETRAINED).set_index(CELL)[["accuracy", "majority"]].max(axis=1).rename("start")
+    ends = pd.concat(
+        [_alone(rows, PRETRAINED), _alone(rows, FINETUNED), rows[(rows.step > 0) & (rows.step == rows.length)]]
+    )
+    learned = new[["accuracy", "ece"]].rename(columns={"accuracy": "learned", "ece": "learned_ece"})
+    ends = ends.join(learned, on=[*WALK, "task"]).join(start, on=CELL)
+    ends = ends.assign(mean=ends.accuracy, last=ends.place == ends.length, above=ends.learned - ends.start)
+    orders = {name: place for place, name in enumerate(ends.order.unique())}
+    return ends.sort_values(
+        ["order", "place"], key=lambda column: column.map(orders) if column.name == "order" else column
+    )
+
+
+def _gap(ends: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy of grafting less that of naive fine-tuning after the last step."""
+    first, second = (ends[ends.method == name].set_index([*CELL, "last"]).accuracy for name in (GRAFTING, NAIVE))
+    return (first - second).rename("gap").reset_index()
+
+
+def _steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy after each step; the model fine-tuned alone, which no step changes, stands beside as a method."""
+    walked = rows[rows.step > 0]
+    places = walked[[*CELL, "step"]].drop_duplicates()
+    return pd.concat([walked, places.merge(_alone(rows, FINETUNED).drop(columns="step"), on=CELL)], ignore_index=True)
+
+
+def _sizes(memory: pd.DataFrame) -> pd.DataFrame:
+    """Bytes to be kept beside one model, as texts, and those of a task as a `share` of that model."""
+    kept = memory.loc[memory.groupby(WALK, sort=False).place.idxmax()] if len(memory) else memory
+    first, last = memory[memory.place == 1].groupby("method")["skill"].mean(), kept.groupby("method")["skill"].mean()
+    sizes = pd.DataFrame(
+        {"first": first, "last": last, "each": (kept["skill"] / kept.place).groupby(kept.method).mean()}
+    )
+    if len(memory):
+        whole = kept.model.max()
+        sizes.loc[ALONE] = [whole, kept.groupby(["order", "seed"]).place.max().mean() * whole, whole]
+        sizes["share"] = sizes["each"] / whole
+    texts = {name: sizes[name].map(size) for name in ("first", "last", "each")}
+    return sizes.assign(**texts).rename_axis("method").reset_index()
+
+
+def _added(memory: pd.DataFrame) -> pd.DataFrame:
+    """What each step adds to the bytes that are kept, as a `share` of a model."""
+    rows = memory.sort_values("place")
+    before = rows.groupby(WALK)["skill"].shift(fill_value=0)
+    return rows.assign(share=(rows["skill"] - before) / rows.model)
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that leaves 1 or more of it: "3.1 MiB"."""
+    for unit, name in UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:.0f} B"
+
+
+def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd.DataFrame:
+    """Values that notes, the setting and claims name; an empty text leaves its note out."""
+    methods, lengths = [*memory.method.unique()], rows.n[rows.step == rows.length]
+    same = later.groupby("method").changed.agg(lambda values: f"{(values == 0).sum()} of {len(values)}")
+    others = [f"{words(name)} in {same[name]}" for name in methods if name != GRAFTING and name in same]
+    followed = memory[(memory.place > 1) & memory.own.notna()]
+    kept = memory.loc[memory.groupby(WALK).place.idxmax()] if len(memory) else memory
+    most = _added(memory[memory.method == GRAFTING]).share.max()
+    return pd.DataFrame([{
+        "sample": counts(order=memory.order.nunique(), seed=memory.seed.nunique(), method=len(methods)),
+        "orders": counts(order=memory.order.nunique()),
+        "of_seeds": counts(seed=memory.seed.nunique()),
+        "test_rows": " to ".join(dict.fromkeys(f"{n:g}" for n in (lengths.min(), lengths.max()))),
+        "published": ", ".join(name for name in published if name in {*rows.task}),
+        "others": "".join(f"{mark} {text}" for mark, text in zip([";", *[","] * len(others)], others, strict=False)),
+        "whole": size(memory.model.max()),
+        "head": size((kept["head"] / kept.place).mean()),
+        "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
+        "most": most if pd.notna(most) else 0.0,
+    }])  # fmt: skip
 
 
 @stage

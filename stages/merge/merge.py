@@ -1,11 +1,178 @@
 """merge: the report on models of several tasks, by merging method."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from stages.merge.frames import collect
+import numpy as np
+import pandas as pd
+
+from skill_grafting.metrics.gain import add_gain, scores_of_ends
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import counted, counts, percent, small_percent, words
+from stages.merge.settings import MERGED, read_localized
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
+
+STITCHED = "stitch_mean"
+SINGLES = {
+    PRETRAINED: "pretrained, own heads",
+    GRAFTED: "own graft of each task",
+    FINETUNED: "own fine-tuned model of each task",
+}
+CELL = ["group", "seed", "task"]
+COLUMNS = {
+    "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "gain", "single", "own", "constant"],
+    "models": ["group", "method", "seed", "kind", "alpha", "bytes", "head_bytes", "single_bytes"],
+    "dev": ["group", "method", "seed", "alpha", "normalised"],
+    "collisions": ["group", "seed", "tasks", "graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding"],
+}  # fmt: skip
+
+
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the records of the cells that the settings name; raises DataError that names each missing one and the command that makes it.
+
+    scores: the single-task models are methods too; `single` is the score of the task's own model of the same kind, `own` is
+    score / single, `retained` score / fine-tuned score, and `gain` the relative gain.  models: `kind` is the single-task model
+    that a merged one is made of.  dev: its curve of alphas.  collisions: a row for each group and seed that has grafts.
+    """
+    cells = grid(method=params.combination.methods, group=params.merge.groups, seed=params.seeds)
+    records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
+    require_files("make merge", records)
+    rows = records.rows(lambda _, record: _rows(record))
+    frames = {name: frame_of((row for kind, row in rows if kind == name), COLUMNS[name]) for name in COLUMNS}
+    # what all methods of a group and seed have in common is taken from the first
+    for name, once in (("scores", ["group", "method", "seed", "task"]), ("collisions", ["group", "seed"])):
+        frames[name] = frames[name].drop_duplicates(once, ignore_index=True)
+    scores = frames["scores"].astype({"retained": float})  # null where the fine-tuned model scores 0
+    ends = scores_of_ends(scores.assign(variant=scores.method), CELL)
+    least = params.summary.least_gain
+    return frames | {"scores": add_gain(scores, ends, least), "run": run_frame(params).assign(least_gain=least)}
+
+
+def _rows(record: Row) -> Iterator[tuple[str, Row]]:
+    """(frame, row) of one record."""
+    cell = {name: record[name] for name in ("group", "method", "seed")}
+    scores = {(row["task"], row["variant"]): row for row in record["rows"]}
+    single = {task: scores[task, record["kind"]]["score"] for task in record["tasks"]}
+    for (task, variant), row in scores.items():
+        if variant == MERGED:
+            own = row["score"] / single[task] if single[task] else np.nan
+            yield "scores", {**row, **cell, "single": single[task], "own": own}
+        elif variant in SINGLES:
+            yield "scores", {**row, **cell, "method": variant}
+    sizes = {name: record[name] for name in ("bytes", "head_bytes")}
+    singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
+    alpha = record.get("alpha", np.nan)
+    yield "models", {**cell, **sizes, "kind": record["kind"], "single_bytes": singles, "alpha": alpha}
+    yield from (("dev", {**cell, **point}) for point in record.get("dev", []))
+    if "collisions" in record:
+        shared = {"tasks": len(record["tasks"]), "graftable": record["graftable"]}
+        yield "collisions", {**cell, **shared, **record["collisions"]}
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column; `model` is the displayed name of a method."""
+    models, collisions = frames["models"], frames["collisions"]
+    kinds = dict(zip(models.method, models.kind, strict=True))
+    labels = {name: _label(name, kinds.get(name)) for name in (*SINGLES, *kinds)}
+    scores = _with_baselines(frames["scores"]).assign(
+        model=lambda rows: rows.method.map(labels), kind=lambda rows: rows.method.map(kinds)
+    )
+    return frames | {
+        "scores": scores,
+        "averaged": _averaged(scores).merge(_kept_bytes(models), how="left", on=["group", "method"]),
+        "rivals": _rivals(scores),
+        "kept": scores[scores.method == _kept_by(models)],
+        "dev": frames["dev"].assign(model=frames["dev"].method.map(labels)),
+        "collisions": collisions.assign(
+            selected=collisions["union"] / collisions.graftable,
+            share=collisions.colliding / collisions["union"],
+            chance=collisions.chance_colliding / collisions.chance_union,
+            opposing=collisions.opposed / collisions.colliding,
+        ),
+        "facts": _facts(scores, frames["dev"], models, labels),
+    }
+
+
+def _label(method: str, kind: str | None) -> str:
+    """The displayed name of a method, with what it merges."""
+    if localized := read_localized(method):
+        name = "Localize-and-Stitch" if localized[0] == "stitch" else words(localized[0])
+        return f"stitched {name} masks of {small_percent(localized[1])}"
+    return SINGLES.get(method) or words(method) + (" of whole models" if kind == FINETUNED else "")
+
+
+def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:
+    """Single-task models first; `above` is how far a score is above the pretrained model's and above always the same label."""
+    scores = pd.concat([*(scores[scores.method == name] for name in SINGLES), scores[~scores.method.isin([*SINGLES])]])
+    accuracy = exact(scores.accuracy, scores.n)
+    scores = scores.assign(accuracy=accuracy, score=accuracy.where(scores.score == scores.accuracy, scores.score))
+    start = scores[scores.method == PRETRAINED].groupby(CELL)[["score", "constant"]].mean().max(axis=1)
+    scores = scores.merge(start.rename("start"), how="left", on=CELL)
+    first = scores.group.eq(scores.group.iloc[0]) if len(scores) else scores.group
+    return scores.assign(
+        above=scores.score - scores.start,
+        first=first,
+        of_group=scores.group + ": " if scores.group.nunique() > 1 else "",
+        worst=scores.groupby(["group", "method", "seed"]).retained.transform("min"),
+    )
+
+
+def _averaged(scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores without the relative ones of tasks that have none under some seed: means are over the same tasks for all seeds."""
+    names = ["own", "retained", "gain"]
+    by_task = scores.groupby(["group", "method", "task"])
+    complete = {name: by_task[name].transform("count") == by_task.seed.transform("count") for name in names}
+    return scores.assign(**{name: scores[name].where(complete[name]) for name in names})
+
+
+def _kept_bytes(models: pd.DataFrame) -> pd.DataFrame:
+    """Megabytes to be kept beside the pretrained model, and the alpha of each seed as a text, by group and method."""
+    singles = [
+        models.assign(method=PRETRAINED, kept=models.head_bytes),
+        models.assign(method=models.kind, kept=models.head_bytes + models.single_bytes),
+    ]
+    merged = models.assign(kept=models.bytes + models.head_bytes)
+    sizes = pd.concat([merged, *singles]).groupby(["group", "method"], sort=False).kept.mean() / 1e6
+    chosen = models.dropna(subset="alpha").groupby(["group", "method"]).alpha
+    alphas = chosen.agg(lambda values: ", ".join(f"{alpha:g}" for alpha in values))
+    return pd.DataFrame({"megabytes": sizes, "alphas": alphas}).reset_index()
+
+
+def _rivals(scores: pd.DataFrame) -> pd.DataFrame:
+    """Scores of the stitched mean, `stitched`, beside those of every other merged model, `rival`."""
+    rivals = scores[scores.kind.notna() & (scores.method != STITCHED)].rename(columns={"score": "rival"})
+    stitched = scores[scores.method == STITCHED].set_index(CELL).score.rename("stitched")
+    return rivals.assign(whole=rivals.kind == FINETUNED).merge(stitched, on=CELL)
+
+
+def _kept_by(models: pd.DataFrame) -> str:
+    """The stitched mean or else the first method with grafts: the best one would be chosen on the test rows."""
+    methods = [*models.method[models.kind == GRAFTED]]
+    return STITCHED if STITCHED in methods else methods[0] if methods else ""
+
+
+def _facts(scores: pd.DataFrame, dev: pd.DataFrame, models: pd.DataFrame, labels: dict[str, str]) -> pd.DataFrame:
+    """Values that notes and the setting name; an empty text leaves its note out."""
+    tasks = scores.groupby("group", sort=False).task.unique()
+    gains = scores.gain[scores.method == FINETUNED]
+    edge = ", ".join(labels[name] for name in models.method[models.alpha == dev.alpha.max()].unique())
+    rows = scores.groupby("task", sort=False).n.min()
+    means = dev.groupby(["method", "alpha"]).normalised.mean()
+    best, alpha = means.idxmax() if len(means) else ("", 0.0)
+    return pd.DataFrame([{
+        "sample": counts(group=len(tasks), seed=scores.seed.nunique()),
+        "groups": "; ".join(f"{group}: {', '.join(names)}" for group, names in tasks.items()),
+        "without": f"{gains.isna().sum()} of {counted(len(gains), 'cell')}",
+        "edge": f"the largest alpha was chosen for {edge}: a larger one may be better" if edge else "",
+        "best_on_dev": f"{labels[best]} at alpha {alpha:g}: {percent(means.max())} % of its own models" if best else "",
+        "test_rows": ", ".join(f"{task} {number}" for task, number in rows.items()),
+        "own_metric": "the task's own metric, which isn't accuracy for all of them"
+        if ((scores.score - scores.accuracy).abs() > 1e-9).any() else "",
+    }])  # fmt: skip
 
 
 @stage

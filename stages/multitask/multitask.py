@@ -1,11 +1,263 @@
-"""multitask: the report on multi-task learning, with the paper's figures 8 and 11 to 14."""
+"""multitask: the report on multi-task learning, with the paper's figures 8 and 11 to 14.
 
+What two kinds of regions do is compared on the same task, since relative gains on different tasks have different scales.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import permutations, product
 from pathlib import Path
 
-from stages.multitask.frames import collect
+import pandas as pd
+
+from skill_grafting.grafting.mask_indices import read_indices
+from skill_grafting.metrics.classification import accuracy
+from skill_grafting.metrics.gain import gained, relative_gain
+from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
+from skill_grafting.metrics.predictions import first_rows, read_predictions
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.settings import Params
+from skill_grafting.words import percent, small_percent, words
+from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
+
+SINGLE, UNION, PURIFIED = "single", "union", "purified"
+MATRIX = ["paradigm", "localizer", "sparsity"]
+LEVELS = ["paradigm", "seed", "task", "n", "pretrained", "single", "joint", "gained"]
+GAINS = [*MATRIX, "seed", "kind", "source", "target", "inside", "similar", "n", "selected", "accuracy", "gain"]
+OVERLAPS = [*MATRIX, "first", "first_seed", "second", "second_seed", "similar", "overlap", "chance"]
+
+
+def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
+    """True if some group contains both tasks."""
+    return any(first in members and second in members for members in groups.values())
+
+
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the cells that the settings name; an undefined relative gain is NaN.
+
+    gain: `inside` where the target is one of the source's tasks, `similar` where a group has both (of single regions only).
+    overlap: a row for each ordered pair of regions of a matrix, also of different seeds.
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a damaged one; MaskError for a damaged mask.
+    """
+    settings, paradigms = params.multitask, params.joint.paradigms
+    sizes = [str(sparsity) for sparsity in params.skill.sparsities]
+    cell = {"seed": params.seeds, "task": settings.tasks}
+    models = grid(paradigm=paradigms, **cell)
+    matrix = grid(paradigm=paradigms, localizer=params.skill.localizers, sparsity=sizes, **cell)
+    level = Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", models, needs=("rows",))
+    reference = Records("", "reference", "metrics/reference/{seed}/{task}.safetensors", models)
+    path = "metrics/transfer/{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
+    transfer = Records("multitask", "transfer", path, matrix, needs=("rows",))
+    path = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
+    skill = Records("multitask", "skill", path, matrix, "{paradigm}-{localizer}-{seed}")
+    require_files("make multitask", level, reference, transfer, skill)
+
+    levels = frame_of(level.rows(partial(_level_rows, params)), LEVELS)
+    ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
+    sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
+    gains = frame_of(transfer.rows(partial(_gain_rows, params, ends, sources)), GAINS)
+    return {
+        "level": levels,
+        "gain": gains.assign(gain=gains.gain.astype(float)),
+        "overlap": frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
+        "groups": frame_of(
+            ({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]
+        ),
+        "run": run_frame(params).assign(tasks=len(settings.tasks), least_gain=params.summary.least_gain),
+    }
+
+
+def _level_rows(params: Params, cell: Cell, record: Row) -> Iterator[Row]:
+    rows = {row["variant"]: row for row in record["rows"]}
+    before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
+    # of the main pipeline's fine-tuned model, on the same test rows
+    file = paths.predictions("reference", cell["task"], cell["seed"])
+    alone = first_rows(read_predictions(file), params.multitask.test_max)
+    single = accuracy(alone.logits[cell["task"]][FINETUNED], alone.labels[cell["task"]])
+    scores = {"n": rows[FINETUNED]["n"], "pretrained": before, "single": single, "joint": after}
+    yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
+
+
+def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
+    task = cell["task"]
+    before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
+    for row in (row for row in record["rows"] if row["source"] in sources):
+        yield {
+            **cell,
+            **{name: row[name] for name in ("kind", "source", "n", "selected", "accuracy")},
+            "sparsity": float(cell["sparsity"]),
+            "target": task,
+            "inside": task in row["members"],
+            "similar": row["kind"] == SINGLE and are_similar(params.multitask.groups, row["source"], task),
+            "gain": relative_gain(row["accuracy"], before, after, params.summary.least_gain),
+        }
+
+
+def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
+    """A row for each ordered pair of regions of a matrix: task by task, and seed by seed."""
+    matrix: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in masks.cells:
+        matrix.setdefault(tuple(cell[name] for name in MATRIX), []).append(cell)
+    for (paradigm, localizer, sparsity), cells in matrix.items():
+        tasks, seeds = (dict.fromkeys(cell[name] for cell in cells) for name in ("task", "seed"))
+        places = [*product(tasks, seeds)]
+        files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
+        found = {place: read_indices(files[place]) for place in places}
+        for one, other in permutations(places, 2):
+            (region, first), (_, second) = found[one], found[other]
+            values = [paradigm, localizer, float(sparsity), *one, *other, are_similar(groups, one[0], other[0])]
+            values.append(asymmetric_overlap(first, second))
+            values.append(chance_asymmetric_overlap(len(first), len(second), region.size))
+            yield dict(zip(OVERLAPS, values, strict=True))
+
+
+# --- Derived columns ------------------------------------------------------------------------------------------------
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    [run], levels = frames["run"].to_dict("records"), frames["level"]
+    levels = levels.assign(gap=levels.joint - levels.single, gained=levels.gained.astype(bool))
+    gains, overlaps = named(frames["gain"]), named(frames["overlap"]).assign(seed=lambda rows: rows.first_seed)
+    effects, pairs = kinds_of_gains(gains), kinds_of_pairs(overlaps)
+    about, similar = matrices(gains, effects, levels, run["least_gain"]), similarity(effects, pairs)
+    effects, pairs, similar = (rows.merge(about, on="matrix", how="left") for rows in (effects, pairs, similar))
+    return frames | {
+        "level": levels,
+        "levels": levels.melt([*LEVELS[:4]], ["pretrained", "single", "joint"], "model", "accuracy"),
+        "gain": gains,
+        "effects": effects,
+        "pairs": pairs,
+        "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])].sort_values(
+            ["first", "second"],
+            key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
+        ),
+        "similarity": similar,
+        "facts": _facts(frames["groups"], levels).assign(**_results(effects, pairs, similar)),
+    }
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the matrix of regions in words and as part of file names."""
+    keys = [*rows[MATRIX].itertuples(index=False)]
+    return rows.assign(
+        matrix=[
+            f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
+        size=[
+            f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}"
+            for paradigm, localizer, sparsity in keys
+        ],
+        file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
+        leading=[key == keys[0] for key in keys],
+    )
+
+
+OWN_AND_OTHERS = ("own region", "other regions")
+
+
+def kinds_of_gains(gains: pd.DataFrame) -> pd.DataFrame:
+    """Relative gains by kind of region, a row in each kind that it is of; `both`: on tasks that the kind's rival has, too."""
+    rows = gains.dropna(subset="gain")
+    inside, similar = rows.inside.astype(bool), rows.similar.astype(bool)
+    single, union, purified = (rows.kind == name for name in (SINGLE, UNION, PURIFIED))
+    kinds = {
+        "own region": single & inside, "other regions": single & ~inside,
+        "regions of similar tasks": single & ~inside & similar, "regions of other tasks": single & ~inside & ~similar,
+        "union, its tasks": union & inside, "union, excluded tasks": union & ~inside,
+        "purified, its tasks": purified & inside, "purified, excluded tasks": purified & ~inside,
+    }  # fmt: skip
+    found = pd.concat([rows[these].assign(region=kind) for kind, these in kinds.items()], ignore_index=True)
+    names = [*kinds]
+    rivals = dict(zip(names, [names[place ^ 1] for place in range(len(names))], strict=True))
+    there = {*found[["matrix", "target", "region"]].itertuples(index=False, name=None)}
+    both = [(row.matrix, row.target, rivals[row.region]) in there for row in found.itertuples()]
+    return found.assign(both=both)
+
+
+def kinds_of_pairs(overlaps: pd.DataFrame) -> pd.DataFrame:
+    """Overlaps by kind of pair, a row in each kind that it is of."""
+    one_model, one_task = overlaps.first_seed == overlaps.second_seed, overlaps["first"] == overlaps["second"]
+    similar = overlaps.similar.astype(bool)
+    kinds = {
+        "one model, two tasks": one_model, "similar tasks": one_model & similar, "dissimilar tasks": one_model & ~similar,
+        "two seeds, one task": ~one_model & one_task, "two seeds, two tasks": ~one_model & ~one_task,
+    }  # fmt: skip
+    return pd.concat([overlaps[these].assign(kind=kind) for kind, these in kinds.items()], ignore_index=True)
+
+
+def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """What a task gains from another's region beside how much the two overlap, by ordered pair and seed."""
+    gains = effects[effects.region == "other regions"].rename(columns={"source": "first", "target": "second"})
+    key = ["matrix", "first", "second", "seed"]
+    found = gains[[*key, "size", "file", "gain", "similar"]].merge(
+        pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key
+    )
+    likeness = found.similar.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
+    return found.assign(likeness=likeness, pair=found["first"] + ", " + found["second"])
+
+
+def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, least: float) -> pd.DataFrame:
+    """A row for each matrix: in how many cells the own region is the best, for which tasks on average it isn't, what is left out."""
+    rows = []
+    for (matrix, paradigm), own in gains.groupby(["matrix", "paradigm"], sort=False):
+        part = effects[effects.matrix == matrix]
+        best = {kind: part[part.region == kind].groupby(["target", "seed"]).gain.max() for kind in OWN_AND_OTHERS}
+        cells = pd.concat(best, axis=1).dropna()
+        means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
+        beaten = [
+            task
+            for task in dict.fromkeys(own.target)
+            if task in means.columns and means.loc[task].max() > means.at[task, task]
+        ]
+        missing = levels[levels.paradigm == paradigm].gained
+        left_out = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
+        rows.append({
+            "matrix": matrix, "best": f"{(cells.iloc[:, 0] > cells.iloc[:, 1]).sum()} of {len(cells)} cells",
+            "beaten": ", ".join(beaten), "left_out": "" if missing.all() else left_out,
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=["matrix", "best", "beaten", "left_out"])
+
+
+def _results(effects: pd.DataFrame, pairs: pd.DataFrame, similar: pd.DataFrame) -> dict[str, str]:
+    """What titles name, for each matrix of regions."""
+    means = (
+        effects.groupby(["matrix", "region", "target"], sort=False).gain.mean().groupby(level=[0, 1], sort=False).mean()
+    )
+    own, others = (
+        means.xs(kind, level=1) if kind in means.index.levels[1] else means.iloc[:0] for kind in OWN_AND_OTHERS
+    )
+    two_tasks = pairs[pairs.kind == "one model, two tasks"].groupby(["matrix", "first", "second"], sort=False)
+    shared = two_tasks.overlap.mean().groupby(level=0, sort=False).mean()
+    by_pair = similar.groupby(["matrix", "first", "second"], sort=False)[["overlap", "gain"]].mean()
+    ranks = by_pair.groupby(level=0).rank().groupby(level=0, sort=False)
+    correlations = {matrix: rows.overlap.corr(rows.gain) for matrix, rows in ranks}
+    return {
+        "gains_text": "; ".join(
+            f"{percent(own[key], 0)} and {percent(others.get(key), 0)} % ({key})" for key in own.index
+        ),
+        "overlaps_text": ", ".join(f"{percent(share, 0)} % ({key})" for key, share in shared.items()),
+        "correlations_text": ", ".join(f"{value:+.2f} ({key})" for key, value in correlations.items()),
+    }
+
+
+def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
+    """Groups of similar tasks, test rows by task, and joint models."""
+    similar = [
+        f"similar, as the group {name} has them: {', '.join(own.task)}"
+        for name, own in groups.groupby("group", sort=False)
+    ]
+    return pd.DataFrame([{
+        "similar": "; ".join(similar),
+        "rows": ", ".join(f"{task} {n}" for task, n in levels.groupby("task", sort=False).n.min().items()),
+        "names": ", ".join(dict.fromkeys(levels.task)),
+        "models": len(levels[["paradigm", "seed"]].drop_duplicates()),
+    }])  # fmt: skip
 
 
 @stage

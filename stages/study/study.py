@@ -1,9 +1,605 @@
 """study: the report on the single-task study, with the paper's tables and figures."""
 
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.metrics.composition import BIAS as BIASES
+from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
+from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
+from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
+from skill_grafting.settings import Params
+from skill_grafting.words import counted, percent, small_percent
+from stages.study import bound
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.core.stored import read_task
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, label_kinds, require_files, run_frame
+from stages.workflow.report.publish import publish
+
+# stage -> the axes that name the folders below metrics/<stage>, and then the file
+AXES: dict[str, tuple[str, ...]] = {
+    "anchor": ("seed", "task"),
+    "sweep": ("localizer", "sparsity", "seed", "task"),
+    "readout": ("readout", "localizer", "sparsity", "seed", "task"),
+    "wise": ("seed", "task"),
+    "peft": ("method", "seed", "task"),
+    "paradigm": ("paradigm", "seed", "task"),
+    "trajectory": ("seed", "task"),
+}
+SCORE_COLUMNS = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
+NUMBERS = [
+    "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
+]  # fmt: skip
+TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
+# of a record as a whole
+SIZES = ("selected", "graftable", "model_parameters", "trained")
+MASK_FRAMES = {
+    "composition": [*AXES["sweep"], "layer", "kind", "selected", "parameters", "share", "chance"],
+    "localizer_overlap": ["sparsity", "seed", "task", "first", "second", "iou", "chance"],
+    "task_overlap": ["localizer", "sparsity", "seed", "first", "second", "overlap", "chance"],
+    "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
+}
+LEARNED, FISH, BIAS = "learned", "fish", "bias"
+# the order of localizers; figures of a single localizer take the first
+ORDER = (LEARNED, "attribution", "grown", "stitch", "movement", FISH, "magnitude", BIAS, "random")
+CELL = ["task", "seed"]
+# where two models' scores can be compared
+PLACE = [*CELL, "test_set"]
+# variant of a model with all but a region set to 0
+PRUNED = "pruned"
+# mode, and the paradigm that has it, in which a new head is trained
+STANDARD = "standard"
+PAPER_SPARSITY = 0.0001
+# kinds of modules in which the paper finds most of the region
+SKILLED = (VALUE, FIRST, LAYER_NORM)
+SATURATED = 0.95  # share of the best gain
+DELTA = 0.05  # of the generalization bound
+NOTHING = 1.0  # a difference of two shares is never larger, so a bound of 1 says nothing
+
+Frames = dict[str, pd.DataFrame]
+
+
+# --- Records -------------------------------------------------------------------------------------------------------
+
+
+def cells_of(params: Params) -> dict[str, list[Cell]]:
+    """Stage -> its cells, in the order of its axes; a stage that is off has none."""
+    tasks, readout = params.study.tasks, params.readout
+    values = {
+        "anchor": [tasks],
+        "sweep": [params.sweep.localizers, params.sweep.sparsities, tasks],
+        "readout": [readout.readouts, readout.localizers, readout.sparsities, readout.tasks],
+        "wise": [[task for task in tasks if params.ood.sets.get(task) and params.wise.alphas]],
+        "peft": [params.peft.methods, params.peft.tasks],
+        "paradigm": [params.paradigm.paradigms, params.paradigm.tasks],
+        "trajectory": [params.trajectory.tasks],
+    }
+    return {
+        stage: grid(**dict(zip(AXES[stage], [*axes, params.seeds, last], strict=True)))
+        for stage, (*axes, last) in values.items()
+    }
+
+
+def collect(params: Params) -> Frames:
+    """A frame for each stage, a row a row of its records, without empty columns, and those of MASK_FRAMES.
+
+    Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that isn't one, and
+    MaskError for a damaged mask.  `gain` is between the anchor's pretrained and fine-tuned models, as `retained` is of
+    the latter, or a paradigm's own fine-tuned one; undefined where that gained less than summary.least_gain.
+    """
+    cells, least = cells_of(params), params.summary.least_gain
+    records = {stage: _files(stage, f"metrics/{stage}", "json", cells[stage]) for stage in AXES}
+    masks = _files("sweep", "masks/sweep", "safetensors", cells["sweep"])
+    require_files("make study", *records.values(), masks)
+    frames = with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least, params.model.mode)
+    about_masks = {
+        "composition": _composition(masks),
+        "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
+        "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
+        "seed_overlap": _overlaps(masks, "seed", permutations, _share_inside),
+    }
+    for name, columns in MASK_FRAMES.items():
+        part = frame_of(about_masks[name], columns)
+        frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
+    found = {name: frame if frame.empty else frame.dropna(axis=1, how="all") for name, frame in frames.items()}
+    run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least)
+    return found | {"run": run, "tasks": _tasks(params.study.tasks)}
+
+
+def _tasks(names: list[str]) -> pd.DataFrame:
+    """How many labels each task has."""
+    return pd.DataFrame({"task": names, "labels": [len(read_task(name).labels) for name in names]})
+
+
+def _files(stage: str, folder: str, ending: str, cells: list[Cell]) -> Records:
+    # one run makes all sizes, which lie in the folder of its seed
+    *run, task = (f"{{{axis}}}" for axis in AXES[stage] if axis != "sparsity")
+    sizes = ["{sparsity}"] if "sparsity" in AXES[stage] else []
+    return Records("study", stage, "/".join([folder, *run, *sizes, task]) + f".{ending}", cells, "-".join(run))
+
+
+def _rows(cell: Cell, record: Row) -> Iterator[Row]:
+    sizes = {name: record[name] for name in SIZES if name in record}
+    for row in record["rows"]:
+        task = cell["task"]
+        where = {task: "id", f"{task}:train": "train"}.get(row["test_set"], "ood")
+        yield {**sizes, **row, **cell, "where": where}
+
+
+def _tidy(rows: list[Row]) -> pd.DataFrame:
+    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *SCORE_COLUMNS]))
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with all columns that a stage may have, and numeric dtypes: undefined values are null in JSON."""
+    frame = frame.reindex(columns=[*TEXTS, *NUMBERS, *SCORE_COLUMNS])
+    return frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in (*NUMBERS, *SCORE_COLUMNS)})
+
+
+def with_gains(frames: Frames, least: float, mode: str) -> Frames:
+    """The stages' frames with a column `gain`; of a paradigm that trains a new head it isn't known."""
+    ends = scores_of_ends(frames["anchor"], PLACE)
+    found = {stage: add_gain(frame, ends, least) for stage, frame in frames.items()}
+    rows, own = frames["paradigm"], ["paradigm", *PLACE]
+    trained = rows[rows.variant == FINETUNED].set_index(own).score.rename(FINETUNED).reset_index()
+    both = trained.merge(ends[[PRETRAINED]], how="left", left_on=PLACE, right_index=True)
+    # each paradigm trains its own head, under which the pretrained model was not measured
+    both.loc[(both.paradigm == STANDARD) | (mode == STANDARD), PRETRAINED] = np.nan
+    return found | {"paradigm": add_gain(rows, both.set_index(own), least)}
+
+
+def _composition(masks: Records) -> Iterator[Row]:
+    for cell in masks.cells:
+        mask = read_mask(masks.file(cell)).mask
+        for row in composition(mask.counts, mask.region.shapes):
+            # displayed layers count from 1
+            yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"] + 1}
+
+
+def _overlaps(
+    masks: Records,
+    axis: str,
+    pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]],
+    measure: Callable[[np.ndarray, np.ndarray, int], Row],
+) -> Iterator[Row]:
+    """The overlap of any two masks that differ in this axis alone."""
+    groups: dict[tuple, list[Cell]] = {}
+    for cell in masks.cells:
+        groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
+    for cells in groups.values():
+        read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
+        indices = {name: mask.region_indices().numpy() for name, mask in read.items()}
+        shared = {name: value for name, value in cells[0].items() if name != axis}
+        for first, second in pairs(indices, 2):
+            common = measure(indices[first], indices[second], read[first].region.size)
+            yield {**shared, "first": first, "second": second, **common}
+
+
+def _iou(first: np.ndarray, second: np.ndarray, size: int) -> Row:
+    return {"iou": iou(first, second), "chance": chance_iou(len(first), len(second), size)}
+
+
+def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
+    """Share of the second mask that lies in the first, beside what chance gives."""
+    chance = chance_asymmetric_overlap(len(first), len(second), size)
+    return {"overlap": asymmetric_overlap(first, second), "chance": chance}
+
+
+# --- Derived columns -----------------------------------------------------------------------------------------------
+
+
+def derive(frames: Frames) -> Frames:
+    """The frames with every quantity that report.yaml names as a column."""
+    frames = frames | {stage: _typed(frames[stage]) for stage in AXES}
+    least = float(frames["run"].least_gain.iloc[0])
+    for name in ("anchor", "paradigm"):
+        frames[name] = frames[name].assign(gained=_above_baselines(frames["anchor"], frames[name]))
+    frames |= {
+        "grafts": grafts(frames), "models": models(frames), "pruned": _pruned(frames), "gaps": gaps(frames),
+        "bound": bounds(frames), "saturation": saturation(frames, least), "fish": fish_overlaps(frames),
+        "regions": region_overlaps(frames), "places": places(frames),
+        "course": _course(frames["trajectory"]), "ways": _ways(frames["paradigm"]),
+    }  # fmt: skip
+    frames |= {
+        "paper": _published(frames), "shares": _shares(frames["places"]), "curves": _curves(frames),
+        "tradeoff": _tradeoff(frames), "facts": pd.DataFrame([_facts(frames, least)]),
+    }  # fmt: skip
+    return frames
+
+
+def _tested(rows: pd.DataFrame, where: str = "id", **axes: Any) -> pd.DataFrame:
+    """Rows on the own test set (`id`), on others (`ood`) or on training rows (`train`), at these axes' values."""
+    for name, value in {"where": where, **axes}.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def _in_order(localizers: pd.Series) -> list[str]:
+    there = {*localizers}
+    return [name for name in ORDER if name in there] + sorted(there - {*ORDER})
+
+
+def leading(localizers: pd.Series) -> str:
+    """The localizer for figures of a single one: `learned`, or the first of the sweep."""
+    return next(iter(_in_order(localizers)), LEARNED)
+
+
+def common_sizes(rows: pd.DataFrame) -> list[float]:
+    """Sizes that every localizer has, smallest first."""
+    sets = [{*part.sparsity} for _, part in rows.groupby("localizer")]
+    return sorted(set.intersection(*sets)) if sets else []
+
+
+def nearest(sizes: Iterable[float]) -> float | None:
+    """The size closest to the paper's, the smaller of two equally close ones; None without sizes."""
+    known = {size for size in sizes if not pd.isna(size)}
+    return min(known, key=lambda size: (abs(size - PAPER_SPARSITY), size), default=None)
+
+
+def _smallest(frames: Frames) -> float | None:
+    """The size of the learned grafts that is nearest the paper's."""
+    sweep = frames["sweep"]
+    return nearest(sweep[sweep.localizer == LEARNED].sparsity)
+
+
+def _region_size(frames: Frames) -> float | None:
+    """The size at which readouts of learned regions are shown."""
+    readout = frames["readout"]
+    return nearest(readout[readout.localizer == LEARNED].sparsity)
+
+
+def _above_baselines(anchor: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+    """By how much scores are above the pretrained model with the same head, and above always the same label."""
+    start, constant = (_tested(anchor, variant=name).set_index(CELL) for name in (PRETRAINED, FINETUNED))
+    best = start.score.to_frame("start").join(constant.constant).max(axis=1).rename("best")
+    return (rows.score - rows.join(best, on=CELL).best).where(rows["where"] == "id")
+
+
+def grafts(frames: Frames) -> pd.DataFrame:
+    """Grafts by localizer and size, with score and ECE of the models that are compared with them in the same cell.
+
+    The pretrained model is the graft of nothing, the fine-tuned one that of everything.  `share`: what is really
+    selected, in the mean over the cells of a size; `sizes`: the parameters of learned region and graft, if they differ.
+    """
+    anchor, sweep, readout = (frames[name] for name in ("anchor", "sweep", "readout"))
+    rows, cell = sweep[sweep.variant == GRAFTED], [*CELL, "where"]
+    rows = rows.assign(share=_selected_share(rows, ["localizer", "sparsity"]))
+    beside = {"finetuned": anchor[anchor.variant == FINETUNED], "peft": frames["peft"], "bitfit": bitfit(readout)}
+    for name, part in beside.items():
+        rows = rows.join(part.groupby(cell)[["score", "ece"]].mean().add_prefix(f"{name}_"), on=cell)
+    alone = readout[(readout.readout == "retrain") & (readout.localizer == LEARNED)]
+    by_size = [*cell, "sparsity"]
+    rows = rows.join(alone.groupby(by_size)[["score", "ece"]].mean().add_prefix("retrained_"), on=by_size)
+    ends = [anchor[anchor.variant == name].assign(localizer=name, sparsity=size) for name, size in ENDS.items()]
+    common = common_sizes(rows)
+    rows = pd.concat([rows.sort_values("sparsity", kind="stable"), *ends], ignore_index=True)
+    counts = rows.groupby(["localizer", "sparsity"]).selected.mean()
+    learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
+    return rows.assign(
+        labels=label_kinds(rows.task.map(frames["tasks"].set_index("task").labels)),
+        less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
+        common=rows.sparsity.isin([*common, *ENDS.values()]),
+        smallest=rows.sparsity == min(common, default=None),
+        largest=rows.sparsity == max(common, default=None),
+        region=100 * rows.share,
+        sizes=[_unlike(counts, *own) for own in zip(rows.localizer, rows.sparsity, strict=True)],
+    )
+
+
+ENDS = {PRETRAINED: 0.0, FINETUNED: 1.0}
+
+
+def _unlike(counts: pd.Series, localizer: str, size: float) -> str:
+    own, learned = counts.get((localizer, size)), counts.get((LEARNED, size))
+    unlike = own is not None and learned is not None and own != learned and not np.isnan([own, learned]).any()
+    return f"; {learned:,.0f} and {own:,.0f} parameters" if unlike else ""
+
+
+def _selected_share(rows: pd.DataFrame, by: list[str]) -> pd.Series:
+    share = (rows.selected / rows.graftable).fillna(rows.sparsity)
+    return share.groupby([rows[name] for name in by]).transform("mean").round(12)
+
+
+def bitfit(readout: pd.DataFrame) -> pd.DataFrame:
+    """Rows of all biases trained alone, at the smallest size that has room for more: a smaller one holds only some."""
+    rows = readout[(readout.readout == "retrain") & (readout.localizer == BIAS)]
+    rows = rows[rows.selected + 1 <= rows.sparsity * rows.graftable + 1e-6]  # as Region.budget rounds
+    return rows[rows.sparsity == rows.sparsity.min()]
+
+
+def models(frames: Frames) -> pd.DataFrame:
+    """Every model on every test set, named by `method`; `group` is what it is, `published` its name in paper.csv.
+
+    Tables of regions show the graft of their size alone (`shown`); a mean is of models that have all tasks (`whole`).
+    """
+    anchor, sweep, readout = (frames[name] for name in ("anchor", "sweep", "readout"))
+    learned = sweep[(sweep.localizer == LEARNED) & (sweep.variant == GRAFTED)].sort_values("sparsity", kind="stable")
+    regions = readout[(readout.readout != "graft") | (readout.localizer != LEARNED)]
+    pairs = zip(regions.readout, regions.localizer, strict=True)
+    published = pd.Series([f"{way} {localizer}" for way, localizer in pairs], regions.index, dtype=object)
+    all_biases = (published == f"retrain {BIAS}") & regions.sparsity.isin([*bitfit(readout).sparsity.unique()])
+    names = pd.Series(_sized(published, regions.sparsity), regions.index, dtype=object).mask(all_biases, "BitFit")
+    parts = [anchor[anchor.variant == name].assign(group="end", method=name, published=name) for name in ENDS]
+    parts += [
+        learned.assign(group="graft", method=_sized(["graft"] * len(learned), learned.sparsity)),
+        regions.assign(group="region", method=names, published=published.mask(all_biases, "BitFit")),
+        frames["peft"].assign(group="peft", published=frames["peft"].method),
+    ]
+    rows = pd.concat(parts, ignore_index=True)
+    rows = rows[rows["where"] != "train"]
+    order = {task: place for place, task in enumerate(anchor.task.unique())}
+    rows = rows.sort_values(["task", "test_set"], key=lambda names: names.map(order), kind="stable")
+    every = rows[rows["where"] == "id"].groupby("method").task.nunique() == len(order)
+    return rows.assign(
+        parameters=rows.trained.fillna(rows.selected),
+        published=rows.published.fillna(rows.method),
+        shown=(rows.group != "graft") | (rows.sparsity == _region_size(frames)),
+        whole=rows.method.map(every),
+    )
+
+
+def _sized(names: Iterable[str], sizes: Iterable[float]) -> list[str]:
+    return [f"{name} of {small_percent(size)}" for name, size in zip(names, sizes, strict=True)]
+
+
+def _published(frames: Frames) -> pd.DataFrame:
+    """paper.csv by our names of models, regions trained alone whatever their size; averages of its tasks alone."""
+    paper, ours = frames["paper"], frames["models"][["method", "published"]].drop_duplicates()
+    tasks = {*frames["anchor"].task}
+    alike = paper.groupby("place").task.agg(lambda names: {*names} - {"average"} == tasks)
+    paper = paper[(paper.task != "average") | paper.place.map(alike)]
+    named = paper.rename(columns={"method": "published"}).merge(ours, how="left", on="published")
+    return named.assign(where=np.where(named.task == named.test_set, "id", "ood"))
+
+
+def _pruned(frames: Frames) -> pd.DataFrame:
+    """Models with all but a region set to 0, beside the smallest learned graft of the same cell."""
+    own = _tested(frames["sweep"], localizer=LEARNED, sparsity=_smallest(frames), variant=GRAFTED)
+    return _tested(frames["anchor"], variant=PRUNED).join(own.set_index(CELL).score.rename("graft"), on=CELL)
+
+
+def gaps(frames: Frames) -> pd.DataFrame:
+    """Accuracy on training rows less that on test rows, by cell; for what ran with training rows."""
+    anchor, readout = frames["anchor"], frames["readout"]
+    regions = readout[(readout.localizer == LEARNED) & readout.readout.isin(["graft", "retrain"])]
+    rows = pd.concat([anchor[anchor.variant.isin([*ENDS])].assign(readout=lambda part: part.variant), regions])
+    means = rows.groupby(["readout", *CELL, "where"], sort=False).accuracy.mean().unstack()
+    means = means.reindex(columns=["id", "train"])
+    return (means.train - means.id).rename("gap").dropna().reset_index().rename(columns={"readout": "model"})
+
+
+def saturation(frames: Frames, least: float) -> pd.DataFrame:
+    """By cell the share of the steps until the largest `graft` and the `model` first have 95 % of their best gain.
+
+    Of a score most is the pretrained model's, so what gains less would have reached its share of it earlier.  Cells in
+    which either never gains `least` are left out.
+    """
+    start = _tested(frames["anchor"], variant=PRETRAINED).set_index(CELL).score.rename("start")
+    rows = _tested(frames["trajectory"]).join(start, on=CELL)
+    rows = rows.assign(gain=rows.score - rows.start)
+    last, steps = rows.groupby(CELL)["step"].max(), {}
+    largest = (rows.variant == GRAFTED) & (rows.sparsity == rows.sparsity.max())
+    for name, part in {"graft": rows[largest], "model": rows[rows.variant == "checkpoint"]}.items():
+        best = part.groupby(CELL)["gain"].transform("max")
+        enough = part[gained(0.0, best, least) & (part.gain >= SATURATED * best - ROUNDING)]
+        steps[name] = enough.groupby(CELL)["step"].min() / last
+    return pd.DataFrame(steps).dropna().rename_axis(CELL).reset_index()
+
+
+def fish_overlaps(frames: Frames) -> pd.DataFrame:
+    """Overlap of learned regions and FISH masks; `end` marks outer sizes."""
+    rows = frames["localizer_overlap"]
+    rows = rows[rows["first"].isin([LEARNED, FISH]) & rows["second"].isin([LEARNED, FISH])]
+    rows = rows.sort_values("sparsity", kind="stable")
+    outer = [rows.sparsity == rows.sparsity.min(), rows.sparsity == rows.sparsity.max()]
+    return rows.assign(end=np.select(outer, ["smallest", "largest"], ""))
+
+
+def region_overlaps(frames: Frames) -> pd.DataFrame:
+    """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both; undefined for one seed)."""
+    among, between = (frames[f"{axis}_overlap"].query("localizer == @LEARNED") for axis in ("seed", "task"))
+    own = among.groupby(["sparsity", "task"]).overlap.mean()
+    sides = [between.join(own.rename("own"), on=["sparsity", side]).own for side in ("first", "second")]
+    return between.assign(own=(sides[0] + sides[1]) / 2)
+
+
+def places(frames: Frames) -> pd.DataFrame:
+    """Share of one localizer's masks, at the size nearest the paper's, in each layer and kind of module, and by chance.
+
+    Views: `layer`, `kind`, `middle` (the middle third of the layers; undefined where no layer lies in it) and `skilled`
+    (the kinds that the paper names).
+    """
+    frame = frames["composition"]
+    frame = frame[frame.localizer == leading(frame.localizer)]
+    frame = frame[frame.sparsity == nearest(frame.sparsity)]
+    layers = frame[frame.layer != OUTSIDE]
+    count = layers.layer.max()
+    middle = (2 * layers.layer - 1 - count).abs() < count / 3
+    names = frame.layer.map(lambda layer: "outside" if layer == OUTSIDE else f"layer {layer}")
+    kinds = frame.sort_values("kind", key=lambda names: names.map(KINDS.index), kind="stable")
+    views = {
+        "layer": frame.assign(place=names),
+        "kind": kinds.assign(place=kinds.kind.replace(BIASES, "biases")),  # `bias` is a localizer
+        "middle": layers.assign(place="middle", share=layers.share.where(middle), chance=layers.chance.where(middle)),
+        "skilled": frame[frame.kind.isin(SKILLED)].assign(place="skilled"),
+    }
+    rows = pd.concat([part.assign(view=view) for view, part in views.items()])
+    sums = rows.groupby(["view", "localizer", "sparsity", *CELL, "place"], sort=False)[["share", "chance"]]
+    return sums.sum(min_count=1).reset_index()
+
+
+def _shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same in one column `share`, by `mask`: the localizer's, and chance."""
+    chance = rows.assign(mask="chance", share=rows.chance)
+    return pd.concat([rows.assign(mask=rows.localizer + " mask"), chance], ignore_index=True)
+
+
+def bounds(frames: Frames) -> pd.DataFrame:
+    """Theorems D.2 and D.4 for graft and retrained region of each task with readouts measured on training rows too.
+
+    Errors are means over seeds; `bound` is of this region alone (Theta_n = 1), `any` of whichever region; `needed` and
+    `needed_any`: examples at which their variance terms fall to 1.
+    """
+    anchor, errors, lines = frames["anchor"], _errors(frames), []
+    best = 1 - _tested(anchor, variant=FINETUNED).groupby("task").accuracy.mean()
+    for task in errors.task.unique():
+        parts = {name: errors[(errors.task == task) & (errors.readout == name)] for name in ("graft", "retrain")}
+        if all(map(len, parts.values())):
+            bias = bound.lacking(parts["retrain"].test.mean(), best[task]) if task in best else None
+            short = {"graft": bound.lacking(*(part.train.mean() for part in parts.values())), "retrain": 0.0}
+            # two models stand in the graft's theorem
+            delta = {"graft": DELTA / 2, "retrain": DELTA}
+            for name, part in parts.items():
+                lines.append({"task": task, "model": name, **_bound(part, delta[name], short[name], bias)})
+    return pd.DataFrame(lines, columns=BOUND)
+
+
+BOUND = [
+    "task", "model", "cells", "train", "test", "selected", "examples", "variance", "eps_2", "bias", "bound", "any",
+    "needed", "needed_any",
+]  # fmt: skip
+
+
+def _errors(frames: Frames) -> pd.DataFrame:
+    """Train and test error, s, training rows and graftable parameters of each cell that has both errors."""
+    rows, cell = frames["readout"], ["readout", *CELL]
+    rows = rows[(rows.localizer == LEARNED) & (rows.sparsity == _region_size(frames))]
+    train = _tested(rows.assign(train=1 - rows.accuracy), "train").set_index(cell)
+    test = _tested(rows.assign(test=1 - rows.accuracy)).set_index(cell)
+    return train[["train", "selected", "n", "graftable"]].join(test.test).dropna().reset_index()
+
+
+def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None) -> dict[str, Any]:
+    # the largest mask and the smallest training set of the seeds, so that the bound covers each of them
+    selected, examples = int(errors.selected.max()), int(errors.n.min())
+    regions = bound.log_all_regions(selected, int(errors.graftable.max()))
+    fixed, free = bound.log_models(selected), bound.log_models(selected, regions)
+    variance, of_any = (bound.variance_term(models, examples, delta) for models in (fixed, free))
+    needed, needed_any = (bound.examples_for(models, NOTHING, delta) for models in (fixed, free))
+    return {
+        "cells": len(errors), "train": errors.train.mean(), "test": errors.test.mean(), "selected": selected,
+        "examples": examples, "variance": variance, "eps_2": short, "bias": bias,
+        "bound": variance + short + (bias or 0.0), "any": of_any + short + (bias or 0.0), "needed": needed,
+        "needed_any": needed_any,
+    }  # fmt: skip
+
+
+# --- Data of figures -----------------------------------------------------------------------------------------------
+
+
+def _curves(frames: Frames) -> pd.DataFrame:
+    """Learned grafts, grafts of biases, and regions with all else set to 0, by `curve`; `region`: their size in %."""
+    rows, readout = frames["grafts"], frames["readout"]
+    alone = readout[(readout.readout == "prune") & (readout.localizer == LEARNED)]
+    pruned = frames["pruned"]
+    parts = {
+        "learned graft": rows[rows.localizer == LEARNED],
+        "graft of biases": rows[rows.localizer == BIAS],
+        "learned region, rest set to 0": alone.assign(region=100 * _selected_share(alone, ["sparsity"])),
+        "most moved, rest set to 0": pruned.assign(region=100 * pruned.sparsity),
+    }
+    return _tested(pd.concat([part.assign(curve=curve) for curve, part in parts.items()], ignore_index=True))
+
+
+def _course(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows along fine-tuning by `curve`: the model and its grafts."""
+    names = ["checkpoint" if np.isnan(size) else f"graft of {small_percent(size)}" for size in rows.sparsity]
+    order = rows.assign(curve=names, size=rows.sparsity.fillna(-1.0))
+    return _tested(order).sort_values("size", kind="stable")
+
+
+def _ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """Grafts of each way to fine-tune; at 100 % the fine-tuned model itself."""
+    rows = _tested(rows[rows.variant.isin([GRAFTED, FINETUNED])])
+    return rows.assign(region=100 * rows.sparsity.where(rows.variant == GRAFTED, 1.0))
+
+
+def _tradeoff(frames: Frames) -> pd.DataFrame:
+    """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line."""
+    sweep, wise = frames["sweep"], frames["wise"]
+    own = sweep[(sweep.localizer == leading(sweep.localizer)) & (sweep.variant == GRAFTED)]
+    parts = [own.assign(model="graft by size", point=own.sparsity)]
+    for variant, name in ((WISE_FT, "WiSE-FT"), (WISE_GRAFT, "WiSE-graft")):
+        parts.append(wise[wise.variant == variant].assign(model=name, point=wise.alpha))
+    rest = frames["models"].query("group in ['peft', 'end']")
+    rows = pd.concat([*parts, rest.assign(model=rest.method, point=0.0)], ignore_index=True)
+    means = rows.groupby(["model", *CELL, "point", "where"], sort=False).score.mean().unstack()
+    return means.reindex(columns=["id", "ood"]).dropna().reset_index()
+
+
+# --- Values of notes, titles and claims ----------------------------------------------------------------------------
+
+
+def _facts(frames: Frames, least: float) -> dict[str, str]:
+    """Texts by name, empty where there is nothing to say."""
+    sizes = {
+        "smallest": _smallest(frames), "region_size": _region_size(frames),
+        "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
+        "largest_size": max(common_sizes(frames["sweep"]), default=None), "largest_overlap": frames["fish"].sparsity.max(),
+        "trajectory_size": frames["trajectory"].sparsity.max(),
+    }  # fmt: skip
+    texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
+    off = ", ".join(stage for stage in AXES if frames[stage].empty)
+    return texts | {
+        "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
+        "layers_text": _layers_text(frames["places"]), "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
+        "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
+    }  # fmt: skip
+
+
+def _kept_by_kind(rows: pd.DataFrame) -> str:
+    """The share of the score that the smallest learned grafts keep, for each kind of task that there is."""
+    smallest = _tested(rows, localizer=LEARNED, smallest=True)
+    kept = smallest.groupby(["labels", "task"], sort=False).retained.mean().groupby("labels", sort=False).mean()
+    return ", ".join(f"{percent(share, 0)} % with {labels}" for labels, share in kept.items())
+
+
+def _left_out(finetuned: pd.DataFrame, least: float) -> str:
+    missing = finetuned.gain.isna().sum()
+    text = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
+    return f"{text} {100 * least:g} points" if missing else ""
+
+
+def _layers_text(rows: pd.DataFrame) -> str:
+    """The layer that has most of the masks: "layer 2 (61 %, by chance 50 %)"."""
+    means = rows[rows["view"] == "layer"].groupby("place", sort=False)[["share", "chance"]].mean()
+    first = means.share.idxmax() if len(means) else ""
+    return (
+        f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
+    )
+
+
+def _vacuous(lines: pd.DataFrame) -> str:
+    empty = (lines.bound >= NOTHING).sum()
+    if not empty:
+        return "no bound for a region given beforehand is vacuous (1 or more)"
+    return (
+        f"vacuous (1 or more, which any error fulfils) in {empty} of {len(lines)} lines; needed: training examples at "
+        "which the variance term alone falls to 1"
+    )
+
+
+def _no_middle(frames: Frames) -> str:
+    middle, layers = frames["places"].query("view == 'middle'"), frames["composition"].layer
+    if middle.share.notna().any():
+        return ""
+    count = layers[layers != OUTSIDE].nunique()
+    return f"not measurable with {counted(count, 'layer')}, of which none is in the middle third"
+
+
+def _other_scores(frames: Frames) -> str:
+    """Tasks whose score isn't accuracy, with what it is: "F1 of qqp"."""
+    rows = pd.concat([_tested(frames["anchor"]), _tested(frames["sweep"])])
+    rows = rows[(rows.score - rows.accuracy).abs() > 1e-9]
+    other = {*rows.task[(rows.score - rows.f1).abs() > 1e-9]}
+    return ", ".join(f"{'MCC' if task in other else 'F1'} of {task}" for task in rows.task.unique())
 
 
 @stage
@@ -14,10 +610,6 @@ def main() -> None:
         "sweep.sparsities", "readout.readouts", "readout.localizers", "readout.sparsities", "readout.tasks", "wise.alphas",
         "peft.methods", "peft.tasks", "paradigm.paradigms", "paradigm.tasks", "trajectory.tasks",
     )  # fmt: skip
-
-    from stages.study.frames import collect
-    from stages.workflow.report.publish import publish
-
     publish("study", collect(params), Path("stages/study"), Path("plots/study"))
 
 

@@ -1,9 +1,225 @@
 """talos: the report on task arithmetic."""
 
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
+from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.merging import normalised
+from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
+from skill_grafting.metrics.gain import relative_gain
+from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.settings import Params
+from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.report.publish import publish
+
+# methods without a mask that was chosen by looking at the model
+WHOLE = ("full", "full_matched", "linear")
+CELL = ["task", "seed"]
+MIB = 2**20
+COLUMNS = {
+    "addition": ["method", *CELL, "n", "n_dev", "majority", "pretrained", "single", "full", "alpha", "accuracy", "by_own", "by_full", "gain"],
+    "negation": ["method", *CELL, "n", "pretrained", "alpha", "accuracy", "control", "control_majority", "control_zero_shot",
+        "control_accuracy", "control_kept", "weak_control"],
+    "curve": ["method", "seed", "alpha", "normalised"],
+    "localization": ["method", "trained_on", *CELL, "n", "majority", "accuracy", "pretrained", "ratio"],
+    "cost": ["method", *CELL, "selected", "graftable"],
+    "disentangle": ["method", "pair", "seed", "n", "alpha1", "alpha2", "e1", "e2", "mean"],
+    "pruned": ["kind", "scored_on", *CELL, "pruned", "n", "majority", "accuracy", "pretrained", "ratio"],
+    "overlap": ["variant", *CELL, "iou", "chance"],
+    "tensors": ["method", *CELL, "tensor", "layer", "kind", "part", "parameters", "selected", "share"],
+    "task_iou": ["method", "seed", "first", "second", "iou", "chance"],
+    "method_iou": ["first", "second", *CELL, "iou", "chance"],
+}  # fmt: skip
+
+
+def collect(params: Params) -> dict[str, pd.DataFrame]:
+    """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask.
+
+    `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained summary.least_gain.
+    """
+    tasks, seeds, least = params.talos.tasks, params.seeds, params.summary.least_gain
+    pairs = [f"{first}+{second}" for first, second in params.disentangle.grid.pairs.items()]
+    edited, scored, added, crossed = (
+        Records("talos", stage, f"metrics/{stage}/{path}.json", cells)
+        for stage, path, cells in (
+            ("edit", "{method}/{seed}/{task}", grid(seed=seeds, method=params.edit.methods, task=tasks)),
+            ("sensitivity", "{seed}/{task}", grid(seed=seeds, task=tasks)),
+            ("arithmetic", "{method}/{seed}/{task}", grid(seed=seeds, method=params.arithmetic.methods, task=tasks)),
+            ("disentangle", "{method}/{seed}/{pair}", grid(seed=seeds, method=params.disentangle.methods, pair=pairs)),
+        )
+    )
+    require_files("make talos", edited, scored, added, crossed)
+    curves = added.rows(partial(_curve_rows, least))
+    rows = {
+        "addition": added.rows(partial(_added_rows, least)),
+        "negation": added.rows(_negated_rows),
+        "curve": [row for row in curves if row["task"] == tasks[0]],  # one alpha for all tasks
+        "localization": edited.rows(
+            lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
+        ),
+        "cost": edited.rows(
+            lambda cell, record: [{name: record[name] for name in ("selected", "graftable")} | record["cost"] | cell]
+        ),
+        "disentangle": crossed.rows(
+            lambda cell, record: ({**row, **cell, "n": min(record["n"])} for row in record["rows"])
+        ),
+        "pruned": scored.rows(_pruned_rows),
+        "overlap": scored.rows(lambda cell, record: [{"variant": "single_round", **record["single_round"], **cell}]),
+        **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),
+    }
+    frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
+    frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # displayed
+    return frames | {"run": run_frame(params)}
+
+
+def _ratios(record: Row) -> Iterator[Row]:
+    """The rows of a record but for the pretrained model, whose accuracy theirs is divided by."""
+    [start] = [row["accuracy"] for row in record["rows"] if row["variant"] == PRETRAINED]
+    for row in record["rows"]:
+        if row["variant"] != PRETRAINED:
+            yield {**row, "pretrained": start, "ratio": normalised(row["accuracy"], start)}
+
+
+def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _ratios(record):
+        kind, _, scored_on = row["variant"].partition("_")
+        yield {**row, **cell, "pruned": record["pruned"], "kind": kind, "scored_on": scored_on}
+
+
+def _added_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
+    """The sum of the method's vectors, and what else was merged of them, each a method."""
+    for merger, part in record["added"].items():
+        gain = relative_gain(part["accuracy"], record["pretrained"], record["full"], least)
+        yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger, "gain": gain}
+
+
+def _curve_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
+    for row in _added_rows(least, cell, record):
+        yield from ({**row, "alpha": alpha, "normalised": value} for alpha, value in row["curve"])
+
+
+def _negated_rows(cell: Cell, record: Row) -> list[Row]:
+    part = record["negated"]
+    kept = normalised(part["control_accuracy"], part["control_zero_shot"])
+    return [{**record, **part, **cell, "control_kept": kept}]
+
+
+def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[str, list[Row]]:
+    """Where masks lie, and how much those of two tasks and of two methods overlap."""
+    rows: dict[str, list[Row]] = {"tensors": [], "task_iou": [], "method_iou": []}
+    for seed in seeds:
+        found = {}
+        for method, task in product(methods, tasks):
+            mask = read_mask(paths.edited(method, task, seed)).mask
+            found[method, task] = mask.region_indices().numpy(), mask.region.size
+            cell = {"method": method, "task": task, "seed": seed}
+            rows["tensors"] += [{**row, **cell} for row in by_tensor(mask.counts, mask.region.shapes)]
+        for method, (first, second) in product(methods, combinations(tasks, 2)):
+            names = {"method": method, "seed": seed, "first": first, "second": second}
+            rows["task_iou"].append(names | _overlap(found[method, first], found[method, second]))
+        for (first, second), task in product(combinations(methods, 2), tasks):
+            names = {"first": first, "second": second, "task": task, "seed": seed}
+            rows["method_iou"].append(names | _overlap(found[first, task], found[second, task]))
+    return rows
+
+
+def _overlap(first: tuple[np.ndarray, int], second: tuple[np.ndarray, int]) -> Row:
+    (one, size), (other, _) = first, second
+    return {"iou": iou(one, other), "chance": chance_iou(len(one), len(other), size)}
+
+
+def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The frames with every quantity that report.yaml names as a column."""
+    ratios, pruned, tensors = frames["localization"], frames["pruned"], frames["tensors"]
+    cost = frames["cost"]
+    own, best = ratios.trained_on == ratios.task, ratios[["pretrained", "majority"]].max(axis=1)
+    negation = frames["negation"].assign(weak_control=frames["negation"].weak_control.astype(bool))
+    return frames | {
+        "addition": _with_pretrained(_with_alphas(frames["addition"]), {"accuracy": "pretrained"}),
+        "negation": _with_pretrained(
+            _with_alphas(negation).assign(control_above=negation.control_zero_shot - negation.control_majority),
+            {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"},
+        ).astype({"weak_control": bool}),
+        "localization": ratios.assign(
+            own=ratios.ratio.where(own),
+            other=ratios.ratio.where(~own),
+            away=(ratios.ratio - 1).abs().where(~own),
+            gained=(ratios.accuracy - best).where(own),
+        ),
+        "pruned": pruned.assign(
+            constant=pruned.majority / pruned.pretrained, above=pruned.pretrained - pruned.majority
+        ),
+        "errors": _errors(frames["disentangle"]),
+        "masks": _selected(tensors),
+        "added": _long(
+            frames["addition"], "model", "accuracy", single="single-task models", accuracy="one model for all, added"
+        ),
+        "mask_overlap": _long(frames["task_iou"], "masks", "iou", iou="two tasks", chance="by chance"),
+        "cost": cost.assign(
+            share=cost.selected / cost.graftable,
+            seconds_per_step=cost.train_seconds / cost.steps,
+            **{f"{what}_mib": cost[f"{what}_bytes"] / MIB for what in ("peak", "optimizer", "checkpoint")},
+        ),
+        "facts": _facts(negation),
+    }
+
+
+def _with_alphas(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with all alphas of each method as a text."""
+    alphas = frame.groupby("method").alpha.agg(
+        lambda values: ", ".join(f"{value:g}" for value in sorted({*values.dropna()}))
+    )
+    return frame.assign(alphas=frame.method.map(alphas))
+
+
+def _with_pretrained(frame: pd.DataFrame, values: dict[str, str]) -> pd.DataFrame:
+    """The frame with the pretrained model as one more method, whose values stand in columns beside those of the others."""
+    start = frame.drop_duplicates([*CELL])
+    start = start[CELL].assign(method=PRETRAINED, weak_control=True, **{new: start[old] for new, old in values.items()})
+    return pd.concat([frame, start], ignore_index=True)
+
+
+def _long(frame: pd.DataFrame, name: str, value: str, **columns: str) -> pd.DataFrame:
+    """Several columns as one, `value`, with their titles in the column `name`."""
+    parts = [frame.assign(**{name: title, value: frame[column]}) for column, title in columns.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _errors(plane: pd.DataFrame) -> pd.DataFrame:
+    """Mean errors over the whole plane of both coefficients, and over the part in which alpha is searched."""
+    inside = plane[plane[["alpha1", "alpha2"]].abs().max(axis=1) <= 1]
+    parts = pd.concat([inside.assign(part="searched"), plane.assign(part="all")])
+    means = parts.groupby(["method", "pair", "seed", "part"], sort=False)[["e1", "e2", "mean"]].mean().reset_index()
+    return means.join(means.pair.str.split("+", expand=True).set_axis(["first", "second"], axis=1))
+
+
+def _selected(tensors: pd.DataFrame) -> pd.DataFrame:
+    """Share of the parameters that a mask selects: of each kind and each layer, of query and key together, and of all."""
+    layers = tensors.dropna(subset="layer")
+    parts = {
+        "kind": tensors.sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable"),
+        "layer": layers.assign(kind="layer " + layers.layer.astype(int).astype(str)),
+        "both": tensors[tensors.kind.isin([QUERY, KEY])].assign(kind="query and key"),
+        "all": tensors.assign(kind="all"),
+    }
+    every = pd.concat([frame.assign(view=name) for name, frame in parts.items()])
+    sums = every.groupby(["view", "method", *CELL, "kind"], sort=False)[["selected", "parameters"]].sum()
+    return (sums.selected / sums.parameters).rename("share").reset_index()
+
+
+def _facts(negation: pd.DataFrame) -> pd.DataFrame:
+    weak = negation[negation.weak_control].drop_duplicates(["task", "control", "seed"])
+    cells = "; ".join(f"{row.task} against {row.control}, seed {row.seed}" for row in weak.itertuples())
+    return pd.DataFrame([{"weak": cells}])
 
 
 @stage
@@ -13,10 +229,6 @@ def main() -> None:
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "talos.tasks", "edit.methods",
         "arithmetic.methods", "disentangle",
     )  # fmt: skip
-
-    from stages.talos.frames import collect
-    from stages.workflow.report.publish import publish
-
     publish("talos", collect(params), Path("stages/talos"), Path("plots/talos"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, write_json
-from stages.continual.frames import (
+from stages.continual.continual import (
     average_accuracy,
     backward_transfer,
     collect,

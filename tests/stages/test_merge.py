@@ -22,7 +22,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
 from stages.merge.combination import Group, alpha_curve, chance_collisions, combine, count_collisions
-from stages.merge.frames import COLUMNS, collect, derive
+from stages.merge.merge import COLUMNS, collect, derive
 from stages.merge.settings import KINDS, LOCALIZED, MERGED, STITCHES, kind_of, read_localized
 from stages.workflow.core import paths
 from tests.cells import SEED

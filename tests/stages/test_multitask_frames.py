@@ -5,7 +5,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from stages.multitask.frames import are_similar, kinds_of_gains, kinds_of_pairs, matrices, named, similarity
+from stages.multitask.multitask import are_similar, kinds_of_gains, kinds_of_pairs, matrices, named, similarity
 from stages.workflow.report.claims import judge
 from stages.workflow.report.spec import Spec
 

@@ -53,19 +53,21 @@ toy:
 import os
 from pathlib import Path
 
+import pandas as pd
+
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
+from stages.workflow.report.publish import publish
+
+def derive(frames):
+    return frames
 
 @stage
 def main() -> None:
     """Report the sizes."""
     params = load_params("toy")
     params.localizer = None  # stages that are about one localizer put its settings there
-
-    from stages.toy.frames import collect
-    from stages.workflow.report.publish import publish
-
-    frames = collect(params)
+    frames = {"toys": pd.DataFrame({"toy": "all", "size": params.toy.sizes})}
     if edit := os.environ.get("TEST_EDIT"):
         file, old, new = edit.split("|")
         text = Path(file).read_text()
@@ -76,15 +78,6 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 ''',
-    "frames.py": """
-import pandas as pd
-
-def collect(params):
-    return {"toys": pd.DataFrame({"toy": "all", "size": params.toy.sizes})}
-
-def derive(frames):
-    return frames
-""",
     "report.yaml": """
 title: Toys
 sentence: Toys have a size of {size}
@@ -102,7 +95,6 @@ stages:
     cmd: exec python -m stages.toy.toy
     deps:
       - stages/toy/toy.py
-      - stages/toy/frames.py
       - stages/toy/report.yaml
       - stages/toy/settings.py
       - stages/workflow/core

@@ -17,7 +17,7 @@ from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.metrics.predictions import Predictions, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.commands.profile import profile_settings
-from stages.merge.frames import SINGLES
+from stages.merge.merge import SINGLES
 from stages.workflow.core import paths
 from stages.workflow.core.settings import PIPELINES
 from tests.dvc_project import Copy, Run, clone, make_original

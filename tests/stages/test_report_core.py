@@ -418,7 +418,7 @@ def test_publishing_writes_csv_report_headline_and_figures_and_prints_one_line(c
     folder = Path("toy")
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / "frames.py").write_text("def derive(frames):\n    return frames\n")
+    (folder / "toy.py").write_text("def derive(frames):\n    return frames\n")
     (folder / "report.yaml").write_text(TEXT)
     monkeypatch.syspath_prepend(Path.cwd())
     publish("toy", {"rows": frame(x=(0.51244567, 0.7))}, folder, Path("plots/toy"))

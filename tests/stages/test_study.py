@@ -33,11 +33,11 @@ from skill_grafting.settings import AdamWParams
 from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
 from stages.study import trajectory
 from stages.study.bound import examples_for, lacking, log_all_regions, log_models, variance_term
-from stages.study.frames import bitfit, bounds, nearest, region_overlaps, saturation
 from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
 from stages.study.readout import read
 from stages.study.settings import Checkpoints, PeftTraining
+from stages.study.study import bitfit, bounds, nearest, region_overlaps, saturation
 from stages.study.sweep import sweep
 from stages.study.trajectory import Trace, due_steps, trace
 from stages.workflow.core import paths

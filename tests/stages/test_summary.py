@@ -26,7 +26,7 @@ from skill_grafting.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from stages import frames as reading
+from stages import summary as reading
 from stages import summary as stage
 from stages.workflow.core import paths
 from stages.workflow.report.claims import judge

@@ -29,7 +29,6 @@ from skill_grafting.runtime import derive_seed, numpy_generator, permuted
 from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
 from skill_grafting.training.training import TrainPlan
 from stages.surgical import fim, robustness, surgery
-from stages.surgical.frames import CELL, best_layers, layer_text, ranked, require_distinct, selected
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
 from stages.surgical.rankings import (
     across,
@@ -44,6 +43,7 @@ from stages.surgical.rankings import chosen as scored_by
 from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining, WarmedUp
 from stages.surgical.surgery import whole_layers
+from stages.surgical.surgical import CELL, best_layers, layer_text, ranked, require_distinct, selected
 from stages.workflow.core import paths
 from tests.pico import (
     TOY,

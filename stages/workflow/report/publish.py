@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from skill_grafting.io import replacing, write_json, write_text
 from skill_grafting.words import as_markdown
+from stages.workflow.core import paths
 
 from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .spec import Frames, Spec, fill, load_frames, read_spec
@@ -21,7 +23,7 @@ MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
 def publish(pipeline: str, frames: Mapping[str, pd.DataFrame], folder: Path, plots: Path) -> None:
     """Write the CSV files of a pipeline, then its report from these alone, and print the result in one line.
 
-    `folder` has report.yaml, paper.csv and frames.py, whose `derive` adds columns; `plots` takes CSV files and figures.
+    `folder` has report.yaml, paper.csv and the script of the report, whose `derive` adds columns; `plots` takes CSV files and figures.
     """
     for name, frame in frames.items():
         numbers = {*frame.select_dtypes("floating")} - {"sparsity"}
@@ -46,10 +48,9 @@ def load_report(folder: Path, plots: Path) -> tuple[Spec, Frames]:
 
 
 def derive_with(folder: Path, frames: Frames) -> Frames:
-    """The frames with all that the frames.py of a pipeline's folder derives from them."""
-    from importlib import import_module
-
-    return import_module(".".join([*folder.parts, "frames"])).derive(frames)
+    """The frames with all that the report's script of a pipeline's folder derives from them."""
+    script = "summary" if folder == paths.PIPELINES else folder.name  # as dvc.yaml has it
+    return import_module(".".join([*folder.parts, script])).derive(frames)
 
 
 def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:

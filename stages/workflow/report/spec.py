@@ -1,6 +1,6 @@
 """report.yaml: which tables, claims and figures a pipeline's report has.  No number is computed in it.
 
-Every derived quantity is a column of a tidy frame (a pipeline's frames.py), so that a table is a group-by, a figure a pivot
+Every derived quantity is a column of a tidy frame (the script of a pipeline's report), so that a table is a group-by, a figure a pivot
 and a claim the difference of two groups.
 """
 
