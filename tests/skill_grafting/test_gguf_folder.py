@@ -1,7 +1,6 @@
 """A GGUF file of a pico Llama model, unpacked, is the model it was made from."""
 
 import json
-import shutil
 
 import gguf
 import numpy as np
@@ -85,18 +84,14 @@ def unpacked(tied):
     return folder
 
 
-def test_logits_are_those_of_the_original(tied, unpacked):
-    model, report = AutoModelForCausalLM.from_pretrained(unpacked, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert model.lm_head.weight is model.model.embed_tokens.weight
-    torch.testing.assert_close(logits(model.eval()), logits(tied[0]), atol=1e-4, rtol=1e-4)
-
-
-def test_a_head_of_its_own_is_kept(tmp_path):
-    model = pico_model(tied=False)
+@pytest.mark.parametrize("shared", [True, False])
+def test_logits_are_those_of_the_original_with_a_head_of_its_own_or_not(tmp_path, shared):
+    model = pico_model(shared)
     unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(model)), tmp_path / "folder")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder").eval()
-    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+    again, report = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert (again.lm_head.weight is again.model.embed_tokens.weight) == shared
+    torch.testing.assert_close(logits(again.eval()), logits(model), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("stored", "error"), [("Q4_1", 0.06), ("Q8_0", 0.006), ("F16", 0.001)])
@@ -108,20 +103,13 @@ def test_packed_weights_come_back_near_the_original(tmp_path, tied, stored, erro
         assert (again[name] - value).abs().mean() < error, name
 
 
-def test_same_file_same_bytes_and_nothing_else(tmp_path, tied, unpacked):
+def test_same_file_same_bytes_and_a_config_that_says_what_the_author_wrote(tmp_path, tied, unpacked):
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again/stale.json").write_text("{}")  # of an earlier folder, which is replaced
     unpack_gguf(tied[1], tmp_path / "again")
-    files = sorted(path.name for path in unpacked.iterdir())
-    assert files == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
-    assert all((tmp_path / "again" / name).read_bytes() == (unpacked / name).read_bytes() for name in files)
-
-
-def test_config_says_what_the_author_wrote(unpacked):
+    files = {path.name: path.read_bytes() for path in unpacked.iterdir()}
+    known = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {*files} == known and {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == files
     config = json.loads((unpacked / "config.json").read_text())
     assert (np.float32(config["rms_norm_eps"]), config["rope_parameters"]["rope_theta"]) == (np.float32(1e-5), 5000.0)
     assert (config["head_dim"], config["dtype"], "quantization_config" in config) == (8, "float32", False)
@@ -149,39 +137,33 @@ def refused(file, tmp_path):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"architecture": "nonsense"}, "not a GGUF file that transformers reads"),
-    ({"extra": {"llama.rope.scaling.type": "yarn"}}, "scaled rotary embeddings"),
-])  # fmt: skip
-def test_what_cannot_be_rebuilt_is_refused(tmp_path, tied, change, message):
-    assert message in refused(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), **change), tmp_path)
+def with_tensor(name, values):
+    return lambda tensors: tensors.update({name: values})
 
 
-@pytest.mark.parametrize(("name", "values", "message"), [
-    ("blk.0.ffn_gate_inp.weight", np.zeros((4, 32), np.float32), "holds 21 tensors, of which its model reads only 20"),
-    ("blk.1.attn_v.weight", None, "model.layers.1.self_attn.v_proj.weight"),
-    ("output_norm.weight", np.ones(16, np.float32), "not a GGUF file that transformers reads"),
-])  # fmt: skip
-def test_a_tensor_that_has_no_place_is_missing_or_is_another_is_named(tmp_path, tied, name, values, message):
-    tensors = {key: value for key, value in (gguf_tensors(tied[0]) | {name: values}).items() if value is not None}
-    assert message in refused(write_gguf(tmp_path / "pico.gguf", tensors), tmp_path)
+NO_GGUF, HALF = "damaged, or not a GGUF file that transformers reads", (0.0, 0.01, 0.3, 0.999)
+# what is done to the tensors, to the settings, or to the file
+UNREADABLE = [
+    (None, {"architecture": "nonsense"}, None, NO_GGUF),
+    (None, {"extra": {"llama.rope.scaling.type": "yarn"}}, None, "scaled rotary embeddings"),
+    (with_tensor("blk.0.ffn_gate_inp.weight", np.zeros((4, 32), np.float32)), {}, None, "holds 21 tensors, of which its model reads only 20"),
+    (lambda tensors: tensors.pop("blk.1.attn_v.weight"), {}, None, "model.layers.1.self_attn.v_proj.weight"),
+    (with_tensor("output_norm.weight", np.ones(16, np.float32)), {}, None, NO_GGUF),
+    (None, {}, lambda file: file.unlink(), "no such file"),
+    (None, {}, lambda file: file.write_text("<html>not found</html>" * 100), NO_GGUF),
+    *((None, {}, lambda file, share=share: file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)]), "damaged") for share in HALF),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.05, 0.3, 0.9, 0.999])
-def test_a_file_cut_short_is_damage_wherever_it_is_cut(tmp_path, tied, share):
-    whole = tied[1].read_bytes()
-    (tmp_path / "pico.gguf").write_bytes(whole[: int(len(whole) * share)])
-    assert "damaged" in refused(tmp_path / "pico.gguf", tmp_path)
-
-
-def test_another_kind_of_file_is_damage_and_a_missing_one_is_named(tmp_path):
-    assert "no such file" in refused(tmp_path / "pico.gguf", tmp_path)
-    (tmp_path / "pico.gguf").write_text("<html>not found</html>" * 100)
-    assert "damaged, or not a GGUF file" in refused(tmp_path / "pico.gguf", tmp_path)
-
-
-def test_an_earlier_folder_is_replaced(tmp_path, tied, unpacked):
-    shutil.copytree(unpacked, tmp_path / "folder")
-    (tmp_path / "folder" / "stale.json").write_text("{}")
-    unpack_gguf(tied[1], tmp_path / "folder")
-    assert not (tmp_path / "folder" / "stale.json").exists()
+@pytest.mark.parametrize(("change", "settings", "spoil", "words"), UNREADABLE)
+def test_what_cannot_be_rebuilt_whole_is_refused_and_leaves_nothing(tmp_path, tied, change, settings, spoil, words):
+    tensors = gguf_tensors(tied[0])
+    if change:
+        change(tensors)
+    file = write_gguf(tmp_path / "pico.gguf", tensors, **settings)
+    if spoil:
+        spoil(file)
+    with pytest.raises(ModelError) as caught:
+        unpack_gguf(file, tmp_path / "folder")
+    assert words in str(caught.value) and str(file) in str(caught.value)
+    assert not list(tmp_path.glob("folder*"))
