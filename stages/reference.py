@@ -1,9 +1,11 @@
-"""reference: predictions of the pretrained and fine-tuned models of one seed.
+"""reference: predictions of the pretrained and fine-tuned models of one seed, and their accuracy on the training rows.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
 from skill_grafting import runtime
+from skill_grafting.io import read_rows, write_json
+from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.predictions import write_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
@@ -12,7 +14,7 @@ from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import cell_sets
+from stages.workflow.core.scoring import cell_sets, train_set
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
@@ -21,12 +23,17 @@ from stages.workflow.core.stored import read_task
 def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:
     """Store what the fine-tuned and the pretrained model of a cell predict; returns a line for the log."""
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), settings, machine)
-    evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
+    sets, trained_on = cell_sets(task, seed), train_set(task)
+    evaluation = Evaluation(model, {**sets, trained_on: read_rows(paths.sample(task, seed, "train"))}, variants=2)
     with evaluation.progress(f"reference {task}-{seed}"):
         evaluation.predict(FINETUNED)
         reset_to_pretrained(model, read_anatomy(paths.PRETRAINED), paths.PRETRAINED)
         evaluation.predict(PRETRAINED)
-    write_predictions(paths.predictions("reference", task, seed), evaluation.predictions())
+    predictions = evaluation.predictions()
+    write_predictions(paths.predictions("reference", task, seed), predictions.part(sets))
+    logits, labels = predictions.logits[trained_on], predictions.labels[trained_on]
+    shares = {variant: accuracy(values, labels) for variant, values in logits.items()}
+    write_json(paths.scores("reference", task, seed), {"train_accuracy": shares})
     return f"reference {task}-{seed}: {evaluation.describe()}"
 
 

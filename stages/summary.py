@@ -44,6 +44,8 @@ SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
 CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
+# of the pretrained and the fine-tuned model alone
+ON_TRAIN = "train_accuracy"
 GENERATIVE = "generative"
 MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters"]
 # as in the paper's tables
@@ -67,7 +69,8 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     evaluated = Records("", "evaluate", files("evaluate"), cells, "{task}-{seed}", needs=())
     calibrated, tested = (Records("", stage, files(stage), cells, needs=()) for stage in ("calibration", "ood"))
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", cells, "{task}-{seed}")
-    require_files("dvc repro", evaluated, calibrated, tested, masks)
+    referred = Records("", "reference", files("reference"), cells, needs=())
+    require_files("dvc repro", referred, evaluated, calibrated, tested, masks)
     others = {task: params.ood.sets.get(task, []) for task in tasks}
     more = TOKEN_MEASURES if params.model.mode == GENERATIVE else []
     scored = _variants(evaluated, {task: [task] for task in tasks}, [*SCORED, *more])
@@ -77,9 +80,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
     # a column of only undefined values would have the dtype object
     scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
-    own = scores[scores.test_set == scores.task]
+    own = scores[scores.test_set == scores.task].merge(_on_train(referred), on=[*CELL, "variant"], how="left")
     return {
-        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", ON_TRAIN, *more]],
         "scores_drawn": _drawn(params),
         "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
@@ -105,6 +108,16 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
             for values in [record["scores"][test_set][variant]]
         ]
     )
+
+
+def _on_train(records: Records) -> pd.DataFrame:
+    """Accuracy on the rows that were trained on, of the pretrained and the fine-tuned model."""
+    rows = records.rows(
+        lambda cell, record: [
+            {**cell, "variant": variant, ON_TRAIN: share} for variant, share in record[ON_TRAIN].items()
+        ]
+    )
+    return frame_of(rows, [*CELL, "variant", ON_TRAIN])
 
 
 def _drawn(params: Params) -> pd.DataFrame:
@@ -237,7 +250,7 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     cell = [*CELL, *({"draw"} & {*scores})]
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
-    scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in TOKEN_MEASURES})
+    scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in (ON_TRAIN, *TOKEN_MEASURES)})
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 

@@ -70,6 +70,9 @@ def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | 
         write_json(
             paths.scores("calibration", task, seed), {"scores": calibration_scores(both, 15, 20), "frontier": FRONTIER}
         )
+        write_json(
+            paths.scores("reference", task, seed), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.9 + seed / 100}}
+        )
         for name, variants in STORED.items():
             write_predictions(paths.predictions(name, task, seed), own.part([task], variants))
         make_mask(task, seed)
@@ -145,6 +148,18 @@ def test_means_are_those_of_numpy_and_the_score_is_the_tasks_own():
             for task, file in files
         ]
         assert short[f"{variant}_{measure}"] == pytest.approx(np.mean(values), abs=6e-5)
+
+
+def test_accuracy_on_training_rows_is_that_of_the_two_models_it_was_measured_of():
+    make_cells(TASKS, SEEDS)
+    frames = derived()
+    assert headline(SPEC, frames)["finetuned_train_accuracy"] == pytest.approx(0.915)
+    header, *lines = [line.split("|")[1:-1] for line in markdown(SPEC, frames).splitlines() if line.startswith("|")][:9]
+    at = [title.strip() for title in header].index("accuracy on training rows")
+    shown = {line[0].strip(): line[at].strip() for line in lines[1:]}
+    assert {shown["pretrained"], shown["fine-tuned"], shown["graft"]} == {"50.0", "91.5", ""}
+    write_json(paths.scores("reference", "bbc", 1), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.4}})
+    assert headline(SPEC, derived())["finetuned_train_accuracy"] == pytest.approx(0.915 - 0.51 / 6, abs=1e-4), "control"
 
 
 def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():

@@ -78,7 +78,7 @@ def predictions(stage: str, task: str, seed: int) -> Path:
 
 
 def scores(stage: str, task: str, seed: int) -> Path:
-    """Numbers that `stage` (calibration or ood) derived from the predictions of a cell."""
+    """Numbers that `stage` (reference, evaluate, calibration or ood) derived from the predictions of a cell."""
     return METRICS / stage / str(seed) / f"{task}.json"
 
 
