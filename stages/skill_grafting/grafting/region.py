@@ -30,19 +30,6 @@ def named_weights(model: Module) -> dict[str, Parameter]:
     return {name: weight for weight, name in names.items()}
 
 
-def portions(sizes: dict[str, int], most: int) -> list[list[str]]:
-    """Names in stretches whose sizes add up to at most `most`; one that is larger stands alone."""
-    found: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if size > room or not found:
-            found.append([])
-            room = most
-        found[-1].append(name)
-        room -= size
-    return found
-
-
 @dataclass(frozen=True)
 class Region:
     """Names and shapes of the graftable parameters.

@@ -5,15 +5,13 @@ Moving parameter i by its share of the path from theta_pre to theta_ft lowers th
 an integrated gradient: over the whole path its mean would add up to the loss that fine-tuning saved.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..grafting.select import RunningSelection
+from ..grafting.select import ranking
 from .evidence import LocalizerInput
 from .registry import Localizer
 
@@ -33,30 +31,20 @@ class Attribution(Localizer):
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters with the largest attribution: of the loss saved, or (magnitude) of its size either way."""
-        best, starts = RunningSelection(k), evidence.region.starts
-
-        def use(name: str, score: Tensor) -> None:
-            best.add(score.abs_() if self.sign == "magnitude" else score, starts[name])
-
-        each_attribution(evidence, self.path_points, use)
-        return best.order()
+        scores, magnitude = attribution(evidence, self.path_points), self.sign == "magnitude"
+        scores = {name: score.abs_() if magnitude else score for name, score in scores.items()}
+        return ranking(evidence.region, scores, k)
 
 
-def each_attribution(evidence: LocalizerInput, path_points: list[float], use: Callable[[str, Tensor], object]) -> None:
-    """Call use(name, score) with -sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta, tensor by tensor.
-
-    One pass over the data for each alpha; each tensor's score is freed after use.
-    """
-    scores: dict[str, Tensor] = {}
-
-    def take(name: str, point: int, gradient: Tensor) -> None:
-        if point == 0:
-            scores[name] = torch.zeros_like(gradient)
-        scores[name].sub_(gradient)
-        if point == len(path_points) - 1:
-            use(name, scores.pop(name).mul_(evidence.finetuned[name] - evidence.pretrained[name]))
-
-    evidence.each_gradient([partial(evidence.put_between, alpha) for alpha in path_points], take)
+def attribution(evidence: LocalizerInput, path_points: list[float]) -> dict[str, Tensor]:
+    """-sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta of every parameter; a pass over the data for each."""
+    scores = {name: torch.zeros_like(weight) for name, weight in evidence.weights.items()}
+    for alpha in path_points:
+        evidence.put_between(alpha)
+        evidence.full_gradient()
+        for name, weight in evidence.weights.items():
+            scores[name].sub_(weight.grad)
+    return {name: score.mul_(evidence.finetuned[name] - evidence.pretrained[name]) for name, score in scores.items()}
 
 
 LOCALIZER = Attribution

@@ -1,6 +1,6 @@
 """The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,9 +11,6 @@ from torch import Tensor
 from ..grafting.apply import graft_into, put_all
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-
-# called with a tensor's name, the number of the point, and the gradient there
-Take = Callable[[str, int, Tensor], object]
 
 
 class Scores(NamedTuple):
@@ -39,7 +36,6 @@ class LocalizerInput:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `tensor_gradients(points, take)`, where there is one, does what `each_gradient` says without a gradient of the whole region.
     `scores()`, where a localizer may choose by dev, are of the model with the weights as they are.
     The function of the next batch passes over it if it is called with True.
     """
@@ -53,22 +49,6 @@ class LocalizerInput:
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
     scores: Callable[[], Scores] | None = None
-    tensor_gradients: Callable[[Sequence[Callable[[], None]], Take], object] | None = None
-
-    def each_gradient(self, points: Sequence[Callable[[], None]], take: Take) -> None:
-        """Call `take(name, number, gradient)` with each tensor's gradient of the whole training set.
-
-        `points` put the weights where a gradient is taken, the number of one is its place among them; of a tensor they come
-        in this order, of different tensors in any.
-        """
-        if self.tensor_gradients is not None:
-            self.tensor_gradients(points, take)
-            return
-        for number, put in enumerate(points):
-            put()
-            self.full_gradient()
-            for name, weight in self.weights.items():
-                take(name, number, weight.grad)
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
-from ..grafting.select import RunningSelection
+from ..grafting.select import LazyTensors, ranking
 from ..settings import Positive
 from .evidence import LocalizerInput
 from .movement import Movement
@@ -41,20 +41,17 @@ class Grown(Movement):
 
 def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
     """The mask grown to `size` parameters by the largest first-order gain at its graft."""
-    best, starts = RunningSelection(size), evidence.region.starts
+    evidence.put_graft(mask)
+    evidence.full_gradient()
 
-    def take(name: str, _point: int, gradient: Tensor) -> None:
-        best.add(_gain_beyond(evidence, mask, name, gradient), starts[name])
+    def gain(name: str) -> Tensor:
+        gained = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(evidence.weights[name].grad)
+        if name in mask.indices:
+            put_at(gained, mask.indices[name], torch.tensor(math.inf))
+        return gained
 
-    evidence.each_gradient([lambda: evidence.put_graft(mask)], take)
-    return GraftMask.from_region_indices(evidence.region, best.order())
-
-
-def _gain_beyond(evidence: LocalizerInput, mask: GraftMask, name: str, gradient: Tensor) -> Tensor:
-    gain = (evidence.pretrained[name] - evidence.finetuned[name]).mul_(gradient)
-    if name in mask.indices:
-        put_at(gain, mask.indices[name], torch.tensor(math.inf))
-    return gain
+    best = ranking(evidence.region, LazyTensors(evidence.region.shapes, gain), size)
+    return GraftMask.from_region_indices(evidence.region, best)
 
 
 LOCALIZER = Grown

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from typing import NoReturn
 
@@ -17,7 +16,7 @@ from ..localizers.evidence import LocalizerInput, Scores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, own_score, tensor_gradients
+from .predicting import loss_gradient, own_score
 
 
 def with_scores(
@@ -52,14 +51,7 @@ def evidence_about(
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
         draws(*purpose_words),
-        tensor_gradients=partial(tensor_gradients, model, train),
     )
-
-
-def in_portions(evidence: LocalizerInput, most: int) -> LocalizerInput:
-    """The same evidence, at most so many numbers of gradients kept at once where one pass wouldn't do (predicting.tensor_gradients)."""
-    whole = evidence.tensor_gradients
-    return replace(evidence, tensor_gradients=whole and partial(whole, most=most))
 
 
 def from_tensors(

@@ -7,10 +7,9 @@ far, so both see the same text and choose the same token; and at the first place
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from torch.nn.functional import cross_entropy
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
-from ..grafting.region import portions
 from ..metrics.classification import task_score
 from ..metrics.tokens import TARGETS, TOKEN_RECORD
 from ..runtime import wide
@@ -138,65 +136,9 @@ def loss_gradient(model: LabelModel, examples: list[Example]) -> Tensor:
     return total
 
 
-def tensor_gradients(
-    model: LabelModel,
-    examples: list[Example],
-    points: Sequence[Callable[[], None]],
-    take: Callable[[str, int, Tensor], object],
-    most: int | None = None,
-) -> None:
-    """Call take(name, number of the point, gradient) for each trained tensor and point; calling a point sets the weights.
-
-    The gradients are those of `loss_gradient`, bit for bit, in float32, but each is freed when it was taken, while those of the
-    layers below it are still to come.  One batch at one point takes one pass.  More of them have to be added up first: with
-    `most` tensors are gone through in portions of at most so many numbers, with a pass over all batches for each portion
-    and point; without it all at once.
-    """
-    trained = {name: weight for name, weight in model.parameters().items() if weight.requires_grad}
-    batches = [[examples[index] for index in batch] for batch in by_length(examples, model.runtime.batch_tokens)]
-    together = most is None or len(batches) * len(points) == 1
-    sizes = {name: weight.numel() for name, weight in trained.items()}
-    try:
-        for portion in [[*trained]] if together else portions(sizes, most):
-            weights = model.train_only({*portion})
-            for number, put in enumerate(points):
-                put()
-                _add_up(model, batches, weights, lambda name, gradient, number=number: take(name, number, gradient))
-    finally:
-        model.train_only({*trained})
-
-
 def count_targets(examples: list[Example]) -> int:
     """The unit that a mean loss is the mean of: labels, or tokens."""
     return sum(len(example.targets) for example in examples)
-
-
-def _add_up(
-    model: LabelModel, batches: list[list[Example]], weights: dict[str, Tensor], take: Callable[[str, Tensor], object]
-) -> None:
-    """The gradient of the mean loss over the batches; in the last one each tensor's is taken and freed as it is whole."""
-    names, left = {weight: name for name, weight in weights.items()}, dict(weights)
-    count = sum(map(count_targets, batches))
-
-    def taken(weight: Tensor) -> None:
-        gradient, weight.grad = weight.grad, None
-        del left[names[weight]]
-        take(names[weight], gradient.float())
-
-    model.model.zero_grad(set_to_none=True)
-    handles: list[Any] = []
-    try:
-        for number, batch in enumerate(batches, start=1):
-            if number == len(batches):
-                handles += [weight.register_post_accumulate_grad_hook(taken) for weight in weights.values()]
-            loss = loss_of(model, model.batch(batch), "sum") / count
-            loss.backward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, weight in left.items():  # no part of the last batch's loss
-        gradient, weight.grad = weight.grad, None
-        take(name, torch.zeros_like(weight).float() if gradient is None else gradient.float())
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
 from ..models.evaluation import Evaluation
-from ..models.evidence import draws, evidence_about, in_portions, with_scores
+from ..models.evidence import draws, evidence_about, with_scores
 from ..models.folders import has_tokenizer, wanted_links, weight_files
 from ..models.label_model import LabelModel
 from ..models.visibility import require_causal
@@ -43,8 +43,6 @@ MOST_TOKENS = 512
 # padded tokens of a batch, which memory grows with
 BATCH_TOKENS = 512
 BINS = 15
-# gradients that are added up at once where one batch doesn't hold all rows, in numbers: 256 MiB in float32
-MOST_GRADIENTS = 2**26
 
 
 def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list[str]]:
@@ -70,7 +68,7 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
         with work.peak.progress("localize", None, "pass") as step, each_pass(model.model, step):
             rounded = pair.rounded_base.values(work.peak.measure, model.runtime.device)
             evidence = evidence_about(model, work.region, rounded, after, rows["train"], words)
-            evidence = replace(in_portions(evidence, MOST_GRADIENTS), generator=draws(request.localizer, *words[1:]))
+            evidence = replace(evidence, generator=draws(request.localizer, *words[1:]))
             evidence = with_scores(evidence, model, rows["train"], rows["dev"]) if rows["dev"] else evidence
             found = work.find_masks(evidence)
         masks = [one.mask for one in found]
