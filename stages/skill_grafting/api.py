@@ -18,12 +18,9 @@ from .grafting.mask import GraftMask
 from .grafting.mask_indices import read_indices
 from .grafting.modules import Parameters, chosen, graft, region_of
 from .grafting.region import Region, Tensors, named_weights
-from .localizers.evidence import LocalizerInput
+from .localizers.evidence import LocalizerInput, add_squared_gradient, from_tensors
 from .localizers.registry import Budget, localizer_of
-from .metrics.classification import reliability
-from .models.evidence import from_tensors
-from .models.fisher import add_squared_gradient
-from .runtime import wide
+from .metrics.calibration import binned, softmax
 
 Loss = Callable[..., Tensor]
 
@@ -108,8 +105,8 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
         )
     if bins < 1:
         raise ParamsError(f"bins: {bins} should be 1 or more")
-    wide_enough = torch.promote_types(logits.dtype, torch.float32)
-    return reliability(logits.to(wide_enough).numpy(), labels.numpy(), bins).ece
+    probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())
+    return binned(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), bins).ece
 
 
 def load_mask(path: str | Path) -> GraftMask:
@@ -137,14 +134,14 @@ def _evidence(
     def gradient(of: list[tuple]) -> Tensor:
         for weight in weights.values():
             weight.grad = torch.zeros_like(weight)
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros(())
         for part in of:
             value = _differentiable(loss(model, *part))
             if value.numel() != 1:
                 raise ParamsError(f"loss: should give one number, not a tensor of {[*value.shape]}; take its mean")
             value = value.reshape(()) / len(of)
             value.backward()
-            total = total + wide(value)
+            total = total + value.detach()
         if not seen:  # looked at once, as it waits for the device
             seen.append(total)
             _require_gradient({name: weight.grad for name, weight in weights.items()}, total)

@@ -27,11 +27,12 @@ from transformers import (
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
+from skill_grafting.localizers.evidence import from_tensors
 from skill_grafting.localizers.movement import movement
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.checkpoints import Checkpoint, skeleton
-from skill_grafting.models.evidence import draws, from_tensors
+from skill_grafting.models.evidence import draws
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.structure import anatomy_of
 from skill_grafting.patches.card import render

@@ -18,10 +18,9 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, write_mask
 from skill_grafting.io import read_json
-from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.evidence import LocalizerInput, from_tensors
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.models.evidence import from_tensors
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import seeded_torch
 from stages.multitask import joint

@@ -17,9 +17,8 @@ from .registry import Localizer
 
 
 class Attribution(Localizer):
-    """Gradients on the path from the pretrained to the fine-tuned model."""
+    """Those that save most loss, to first order."""
 
-    about = "saves most loss, to first order"
     needs_model = True
 
     path_points: list[Annotated[float, Field(ge=0, le=1)]] = Field(

@@ -1,8 +1,8 @@
 """The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -62,3 +62,23 @@ class LocalizerInput:
     def put_graft(self, mask: GraftMask) -> None:
         """Overwrite the weights with the graft of a mask."""
         graft_into(self.weights, self.pretrained, self.finetuned, mask)
+
+
+def from_tensors(
+    region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
+) -> LocalizerInput:
+    """Evidence for localizers that need no model; asking it for gradients raises RuntimeError."""
+    return LocalizerInput(region, pretrained, finetuned, {}, _no_model, _no_model, _no_model, generator)
+
+
+def _no_model(*_: object) -> NoReturn:
+    raise RuntimeError("this evidence has no model to take gradients of")
+
+
+def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:
+    """Add the square of each parameter's gradient of a scalar to its total, in place; the graph is kept."""
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    gradients = torch.autograd.grad(loss, [*weights.values()], **options)
+    for name, gradient in zip(weights, gradients, strict=True):
+        gradient = gradient.to(totals[name].dtype)
+        totals[name].addcmul_(gradient, gradient)

@@ -10,9 +10,8 @@ from .registry import Localizer
 
 
 class Fish(Localizer):
-    """Squared gradients of single examples, added up."""
+    """Those of the largest empirical Fisher information before fine-tuning."""
 
-    about = "largest empirical Fisher information before fine-tuning"
     needs_model = True
 
     examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")

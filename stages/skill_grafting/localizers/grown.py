@@ -19,9 +19,8 @@ START_PART = 3
 
 
 class Grown(Movement):
-    """Masks that grow in rounds."""
+    """Those that moved most, then what the graft gains most from."""
 
-    about = "moved most, then what the graft gains most from"
     needs_model = True
 
     rounds: Positive = Field(3, description="gradients, each at the graft so far")

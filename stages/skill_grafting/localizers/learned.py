@@ -42,9 +42,8 @@ READ_STEPS = 10
 
 
 class Learned(Movement):
-    """Gradient steps on a mask, from a base of those that moved most."""
+    """Those that are learned, from a base of those that moved most."""
 
-    about = "learned from a base of those that moved most"
     needs_model = True
 
     base_share: float = Field(0.1, ge=0, le=1, description="size of the base as a share of the budget")

@@ -8,9 +8,7 @@ from .registry import Localizer
 
 
 class Magnitude(Localizer):
-    """Those that were largest."""
-
-    about = "largest before fine-tuning"
+    """Those that were largest before fine-tuning."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k largest |theta_pre|."""

@@ -48,9 +48,7 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
 
 
 class Movement(Localizer):
-    """Those that moved most."""
-
-    about = "moved most in fine-tuning"
+    """Those that moved most in fine-tuning."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""

@@ -68,10 +68,9 @@ class FoundMask:
 class Localizer(Section):
     """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
-    `about` says what it selects; `needs_model`: a model and data, and not just two sets of weights.
+    `needs_model`: a model and data, and not just two sets of weights.
     """
 
-    about: ClassVar[str]
     needs_model: ClassVar[bool] = False
 
     def rank(self, evidence: "LocalizerInput", k: int) -> "Tensor | None":

@@ -23,9 +23,8 @@ from .registry import Budget, FoundMask, Localizer
 
 
 class Talos(Localizer):
-    """Sensitivity, and the rounds in which the least of it is found."""
+    """Those least sensitive before fine-tuning, found in rounds."""
 
-    about = "least sensitive before fine-tuning, found in rounds"
     needs_model = True
 
     examples: Positive = Field(64, description="training examples that it is measured on.  TaLoS: 32 or more")

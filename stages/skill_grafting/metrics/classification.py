@@ -4,11 +4,11 @@ Accuracy, agreement and calibration are of completions, too, whose records (toke
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from .calibration import Reliability, binned, softmax
 from .tokens import exact_match, of_tokens
 
 
@@ -79,43 +79,12 @@ def agreement(logits: np.ndarray, others: np.ndarray) -> float:
     return float(np.mean(logits.argmax(1) == others.argmax(1)))
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities, float64, shape of the logits."""
-    odds = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
-    return odds / odds.sum(1, keepdims=True)
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Per confidence bin, each of shape (bins,): number of rows, mean confidence, accuracy (0 where empty)."""
-
-    count: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-
-    @property
-    def ece(self) -> float:
-        """Expected calibration error: sum over bins of share of rows * |confidence - accuracy| (equation 6)."""
-        return float(np.sum(self.count / self.count.sum() * np.abs(self.confidence - self.accuracy)))
-
-
 def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliability:
-    """Group rows by the probability of their predicted label into `bins` bins of equal width; of completions tokens.
-
-    Bins are open below and closed above, as in the implementation of Guo et al. (2017); the paper's
-    text has them the other way round, which differs only for confidences exactly on an edge.
-    """
+    """Group rows by the probability of their predicted label into bins; of completions tokens."""
     if of_tokens(logits):
-        confidence, right = logits["confidence"].astype(np.float64), logits["predicted"] == labels["target"]
-    else:
-        probabilities = softmax(logits)
-        confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
-    edges = np.linspace(0, 1, bins + 1)
-    number = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
-    count = np.bincount(number, minlength=bins)
-    divisor = np.maximum(count, 1)
-    means = (np.bincount(number, weights=values, minlength=bins) / divisor for values in (confidence, right))
-    return Reliability(count, *means)
+        return binned(logits["confidence"].astype(np.float64), logits["predicted"] == labels["target"], bins)
+    probabilities = softmax(logits)
+    return binned(probabilities.max(1), probabilities.argmax(1) == labels, bins)
 
 
 def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:

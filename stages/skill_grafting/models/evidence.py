@@ -1,10 +1,9 @@
-"""The input of localizers, from a live model, or from two sets of weights alone."""
+"""The input of localizers, from a live model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -54,13 +53,6 @@ def evidence_about(
     )
 
 
-def from_tensors(
-    region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
-) -> LocalizerInput:
-    """Evidence for localizers that need no model; asking it for weights or gradients raises RuntimeError."""
-    return LocalizerInput(region, pretrained, finetuned, _NoWeights(), _no_model, _no_model, _no_model, generator)
-
-
 def draws(*purpose_words: object) -> np.random.Generator:
     """The generator of a localizer's own draws, apart from the one that shuffles the training batches."""
     return numpy_generator("draws", *purpose_words)
@@ -78,13 +70,3 @@ def _batch_gradients(
         return torch.tensor(math.nan) if passed_over else loss_gradient(model, examples)
 
     return gradient
-
-
-def _no_model(*_: object) -> NoReturn:
-    raise RuntimeError("this evidence has no model to take gradients of; use `evidence_of`, which looks at a real one")
-
-
-class _NoWeights(Mapping):
-    """Placeholder for the weights where there is no model; any access fails."""
-
-    __getitem__ = __iter__ = __len__ = _no_model

@@ -6,7 +6,7 @@ the gradients of its outputs, example by example, and the gradient of one exampl
 that layer's parameters follows from those two alone.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -19,6 +19,7 @@ from torch.func import functional_call, vjp, vmap
 from ..data.batching import by_length
 from ..data.encoding import Example
 from ..errors import ModelError
+from ..localizers.evidence import add_squared_gradient
 from .label_model import LabelModel
 
 Mode = Literal["empirical", "expected", "sampled", "sampled_logit", "label_logit"]
@@ -114,15 +115,6 @@ def _drawn(values: Tensor, drawn: Tensor) -> Iterator[Tensor]:
     else:
         for label in range(labels):
             yield values[:, label] * (drawn == label).double().mean(1).sqrt().to(values.dtype)
-
-
-def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:
-    """Add the square of each parameter's gradient of a scalar to its total, in place; the graph is kept."""
-    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    gradients = torch.autograd.grad(loss, [*weights.values()], **options)
-    for name, gradient in zip(weights, gradients, strict=True):
-        gradient = gradient.to(totals[name].dtype)
-        totals[name].addcmul_(gradient, gradient)
 
 
 def _add_one_by_one(

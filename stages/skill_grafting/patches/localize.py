@@ -14,11 +14,12 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.mask_file import StoredMask
 from ..io import require_free
+from ..localizers.evidence import from_tensors
 from ..localizers.registry import NAMES, Budget, FoundMask, Localizer, kind_of, localizer_of
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import HEAD
 from ..models.checkpoints import listed
-from ..models.evidence import draws, from_tensors
+from ..models.evidence import draws
 from ..words import percent
 from .card import AS_PATCH, Scores, score_table, write_folder
 from .localize_context import LocalizeContext, PeakMemory
