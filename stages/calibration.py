@@ -17,11 +17,11 @@ def main(seed: int) -> None:
     for task in params.tasks:
         tests, dev = read_cell(task, seed), read_cell(task, seed, dev=True)
         scores = calibration_scores(tests, settings.bins, settings.histogram_bins)
-        fitted = read_json(require(paths.scores("controls", task, seed), f"controls@{seed}"))
-        evaluated = read_json(require(paths.scores("evaluate", task, seed), f"evaluate@{task}-{seed}"))
+        fitted = read_json(require(paths.record("controls", task, seed), f"controls@{seed}"))
+        evaluated = read_json(require(paths.record("evaluate", task, seed), f"evaluate@{task}-{seed}"))
         about = {"bins": settings.bins, "histogram_bins": settings.histogram_bins}
         rows = frontier(tests, dev, task, fitted | evaluated, settings.bins)
-        write_json(paths.scores("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
+        write_json(paths.record("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
 

@@ -38,13 +38,13 @@ def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> 
         evaluation.predict(WISE_FT)
     predictions = evaluation.predictions()
     if not generative:
-        reference = paths.predictions("reference", task, seed)
+        reference = paths.logits("reference", task, seed)
         dev = read_predictions(reference, dev=True)
         degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
         for name, logits in tempered(read_predictions(reference), degrees).logits.items():
             predictions.logits[name].update(logits)
-    write_predictions(paths.predictions("controls", task, seed), predictions)
-    write_json(paths.scores("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
+    write_predictions(paths.logits("controls", task, seed), predictions)
+    write_json(paths.record("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 

@@ -40,7 +40,7 @@ def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tu
         fitted = {}
         if model.mode == "generative":
             fitted["graft_temperature"] = evaluation.predict_tempered(GRAFT_TEMPERED, dev_set(task), [task])
-    write_predictions(paths.predictions("evaluate", task, seed), evaluation.predictions())
+    write_predictions(paths.logits("evaluate", task, seed), evaluation.predictions())
     return evaluation, fitted
 
 
@@ -71,7 +71,7 @@ def main(task: str, seed: int) -> None:
     params = load_params(*MODEL, "graft.region", "calibration.graft_alphas")
     evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
-    write_json(paths.scores("evaluate", task, seed), {**fitted, "scores": {task: scores}})
+    write_json(paths.record("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
 
 

@@ -16,7 +16,7 @@ def main(seed: int) -> None:
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))
         del scores[task]
-        write_json(paths.scores("ood", task, seed), {"scores": scores})
+        write_json(paths.record("ood", task, seed), {"scores": scores})
         print(f"ood {task}-{seed}: {len(scores)} test set(s) of other tasks")
 
 

@@ -30,10 +30,10 @@ def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runt
         reset_to_pretrained(model, read_anatomy(paths.PRETRAINED), paths.PRETRAINED)
         evaluation.predict(PRETRAINED)
     predictions = evaluation.predictions()
-    write_predictions(paths.predictions("reference", task, seed), predictions.part(sets))
+    write_predictions(paths.logits("reference", task, seed), predictions.part(sets))
     logits, labels = predictions.logits[trained_on], predictions.labels[trained_on]
     shares = {variant: accuracy(values, labels) for variant, values in logits.items()}
-    write_json(paths.scores("reference", task, seed), {"train_accuracy": shares})
+    write_json(paths.record("reference", task, seed), {"train_accuracy": shares})
     return f"reference {task}-{seed}: {evaluation.describe()}"
 
 

@@ -48,13 +48,13 @@ OUTPUTS = {
     "model": [paths.PRETRAINED],
     "sample": [paths.sample_dir(*CELL)],
     "finetune": [paths.finetuned(*CELL)],
-    "reference": [paths.stage_dir("reference", (), CELL[1])],
-    "controls": [paths.stage_dir("controls", (), CELL[1])],
+    "reference": [paths.folder("reference", CELL[1])],
+    "controls": [paths.folder("controls", CELL[1])],
     "movement": [paths.movement(*CELL)],
     "mask": [paths.learned(*CELL)],
-    "evaluate": [paths.predictions("evaluate", *CELL), paths.scores("evaluate", *CELL)],
-    "calibration": [paths.stage_dir("calibration", (), CELL[1])],
-    "ood": [paths.stage_dir("ood", (), CELL[1])],
+    "evaluate": [paths.logits("evaluate", *CELL), paths.record("evaluate", *CELL)],
+    "calibration": [paths.folder("calibration", CELL[1])],
+    "ood": [paths.folder("ood", CELL[1])],
 }
 REPORTS = {name: (paths.report(name), paths.report_plots(name)) for name in ("summary", *EXTENSIONS)}
 

@@ -104,7 +104,7 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
     order = [*sequence.rows]
     steps = predictions.logits[task]
     own = steps[f"{AFTER}{task}"]
-    alone = read_predictions(paths.predictions("reference", task, sequence.seed)).part([task], (FINETUNED, PRETRAINED))
+    alone = read_predictions(paths.logits("reference", task, sequence.seed)).part([task], (FINETUNED, PRETRAINED))
     together = first_rows(alone, len(predictions.labels[task])) | predictions
     rows = []
     for row in score_rows(together, sequence.view(task).task, bins):
@@ -123,7 +123,7 @@ def main(method: str, order: str, seed: int) -> None:
     params = load_params(
         "tasks", *MODEL, "finetune", "calibration.bins", "sequence.test_max", f"order.{order}", f"method.{method}",
     )  # fmt: skip
-    make_folders(paths.stage_dir("sequence", (method, order), seed))
+    make_folders(paths.folder("sequence", seed, method, order))
     if not getattr(params.order, order):
         return
     print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))

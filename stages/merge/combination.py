@@ -65,13 +65,13 @@ def combine(method: str, group: str, seed: int, params: Params, machine: Runtime
     with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
         for task in tasks:
             models = {LOCALIZED: cell.models[task]} if kind == LOCALIZED else {}
-            target = paths.merged_logits(method, group, task, seed)
+            target = paths.logits("combination", f"{group}/{task}", seed, method)
             rows += _measured(cell, task, {**models, MERGED: tensors}, target, params)
             bar.update(1)
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
     heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
     header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
-    write_json(paths.merged_record(method, group, seed), {**header, **facts, "rows": rows})
+    write_json(paths.record("combination", group, seed, method), {**header, **facts, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 
@@ -211,7 +211,7 @@ def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, 
 
 def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
     """Stored predictions of single-task models for the first n rows of the task's own test set."""
-    stored = read_predictions(paths.predictions(stage, task, seed))
+    stored = read_predictions(paths.logits(stage, task, seed))
     return first_rows(stored.part([task]), n)
 
 
@@ -274,7 +274,7 @@ def main(method: str, seed: int) -> None:
     )  # fmt: skip
     localized = read_localized(method)
     params.localizer = localized and load_localizer(localized[0])
-    make_folders(paths.stage_dir("combination", (method,), seed))
+    make_folders(paths.folder("combination", seed, method))
     machine = runtime.start(params.runtime)
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))

@@ -45,7 +45,7 @@ def _predict(variant: str, evaluations: dict[str, Any]) -> None:
 def main(paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max")
-    make_folders(paths.stage_dir("level", (paradigm,), seed))
+    make_folders(paths.folder("level", seed, paradigm))
     if not params.multitask.tasks:
         return
     print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))

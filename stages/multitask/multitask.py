@@ -75,7 +75,7 @@ def _level_rows(params: Params, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
     # of the main pipeline's fine-tuned model, on the same test rows
-    file = paths.predictions("reference", cell["task"], cell["seed"])
+    file = paths.logits("reference", cell["task"], cell["seed"])
     alone = first_rows(read_predictions(file), params.multitask.test_max)
     single = accuracy(alone.logits[cell["task"]][FINETUNED], alone.labels[cell["task"]])
     scores = {"n": rows[FINETUNED]["n"], "pretrained": before, "single": single, "joint": after}

@@ -144,7 +144,7 @@ def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
         "multitask.test_max", "multitask.groups", "transfer",
     )  # fmt: skip
-    make_folders(paths.stage_dir("transfer", (paradigm, localizer, sparsity), seed))
+    make_folders(paths.folder("transfer", seed, paradigm, localizer, sparsity))
     if not params.multitask.tasks:
         return
     print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))

@@ -43,7 +43,7 @@ def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
             kept = top_k(cell.region, moved, cell.region.budget(share))
             model.put(prune(cell.finetuned, kept))
             pruned.predict(f"{PRUNED}_{share}")
-    tested = first_rows(read_predictions(paths.predictions("reference", task, seed)), params.study.test_max)
+    tested = first_rows(read_predictions(paths.logits("reference", task, seed)), params.study.test_max)
     together = _join(tested, train.predictions(), pruned.predictions())
     rows = score_rows(together, model.task, params.calibration.bins)
     axes = {f"{PRUNED}_{share}": {"variant": PRUNED, "sparsity": share} for share in params.anchor.pruned}
@@ -66,7 +66,7 @@ def _join(*parts: Predictions) -> Predictions:
 def main(seed: int) -> None:
     """Store the predictions that the study's other stages are compared with, training rows included."""
     params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
-    make_folders(paths.stage_dir("anchor", (), seed))
+    make_folders(paths.folder("anchor", seed))
     machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))

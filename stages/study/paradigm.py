@@ -76,7 +76,7 @@ def main(paradigm: str, seed: int) -> None:
         "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
         "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.adamw",
     )  # fmt: skip
-    make_folders(paths.stage_dir("paradigm", (paradigm,), seed))
+    make_folders(paths.folder("paradigm", seed, paradigm))
     machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))

@@ -224,7 +224,7 @@ def main(method: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "calibration.bins", "study.test_max", "study.tasks", "peft.tasks",
         "peft.training",
     )  # fmt: skip
-    make_folders(paths.stage_dir("peft", (method,), seed))
+    make_folders(paths.folder("peft", seed, method))
     machine = runtime.start(params.runtime)
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))

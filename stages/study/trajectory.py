@@ -162,7 +162,7 @@ def main(seed: int) -> None:
         "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
         "study.test_max", "study.tasks", "trajectory.tasks", "trajectory.checkpoints",
     )  # fmt: skip
-    make_folders(paths.stage_dir("trajectory", (), seed))
+    make_folders(paths.folder("trajectory", seed))
     machine = runtime.start(params.runtime)
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))

@@ -50,7 +50,7 @@ def main(seed: int) -> None:
     params = load_params(
         "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas"
     )
-    make_folders(paths.stage_dir("wise", (), seed))
+    make_folders(paths.folder("wise", seed))
     machine = runtime.start(params.runtime)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))

@@ -40,7 +40,7 @@ def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
                     scored += [{**axes, "aggregation": name, "scores": values} for name, values in scores.items()]
                 bar.update()
     record = {"stage": "fim", "task": task, "seed": seed, "parameters": layer_sizes(anatomy)}
-    write_json(paths.stage_record("fim", (), task, seed), {**record, "rows": scored})
+    write_json(paths.record("fim", task, seed), {**record, "rows": scored})
     return f"fim {task}-{seed}: {len(layers)} layers, {len(scored)} scorings"
 
 
@@ -54,7 +54,7 @@ def layer_sizes(anatomy: ModelSpec) -> list[int]:
 def main(seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
     params = load_params("tasks", *MODEL, "fim.tasks", "fim.scores")
-    make_folders(paths.stage_dir("fim", (), seed))
+    make_folders(paths.folder("fim", seed))
     machine = runtime.start(params.runtime)
     for task in params.fim.tasks:
         print(score_layers(task, seed, params, machine))

@@ -39,7 +39,7 @@ def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> st
         train_again(cell, settings, watching(due, cell.rows, layers, score, rows, bar.update))
     rate = params.surgery.training.learning_rate
     record = {"stage": "robustness", "task": task, "seed": seed, "learning_rate": rate, "rows": rows}
-    write_json(paths.stage_record("robustness", (), task, seed), record)
+    write_json(paths.record("robustness", task, seed), record)
     first, last = rows[0]["dev_accuracy"], rows[-1]["dev_accuracy"]
     return f"{title}: {len(rows)} looks, dev accuracy {first:.3f} to {last:.3f}"
 
@@ -95,7 +95,7 @@ def looks(steps: int, every: int) -> set[int]:
 def main(seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
     params = load_params("tasks", *MODEL, "finetune", "surgery.score", "surgery.training", "robustness")
-    make_folders(paths.stage_dir("robustness", (), seed))
+    make_folders(paths.folder("robustness", seed))
     machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))

@@ -71,7 +71,7 @@ def chosen_sets(selection: str, task: str, seed: int, surgery: SurgeryParams) ->
 
 def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:
     """The stored scores of a cell's layers, their mean over heads; those of all examples if there are fewer."""
-    path = require(paths.stage_record("fim", (), task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
+    path = require(paths.record("fim", task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
     rows = [row for row in read_json(path)["rows"] if row["target"] == target and row["aggregation"] == aggregation]
     count = max(row["examples"] for row in rows if row["examples"] <= examples)
     values = [row["scores"] for row in rows if row["examples"] == count]
@@ -124,7 +124,7 @@ def main(selection: str, seed: int) -> None:
         "tasks", *MODEL, "finetune", "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
         "surgery.training",
     )  # fmt: skip
-    make_folders(paths.stage_dir("surgery", (selection,), seed))
+    make_folders(paths.folder("surgery", seed, selection))
     machine = runtime.start(params.runtime)
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))

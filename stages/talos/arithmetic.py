@@ -64,7 +64,7 @@ def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> 
 def recall(model: ArithmeticModel, method: str, seed: int) -> None:
     """Take over what the stage edit stored: test logits of the pretrained model and of each task's own one."""
     for task in model.views:
-        stored = read_predictions(paths.stage_logits("edit", (method,), task, seed)).logits[task]
+        stored = read_predictions(paths.logits("edit", task, seed, method)).logits[task]
         for name, coefficients in ((PRETRAINED, {}), (task, {task: 1.0})):
             model.remember(coefficients, {(task, "test"): stored[name]})
 
@@ -148,12 +148,12 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
     """Store the test logits of a task, and the record of all its results; `cell` is (method, seed)."""
     (method, seed), single, added, negated = cell, results[SINGLE], results[ADDED], results[NEGATED]
     labels = model.labels((task, "test"))
-    whole = first_rows(read_predictions(paths.predictions("reference", task, seed)), len(labels))
+    whole = first_rows(read_predictions(paths.logits("reference", task, seed)), len(labels))
     alone, full = single[SINGLE]["test"], accuracy(whole.logits[task][FINETUNED], whole.labels[task])
     logits = {**single["logits"], NEGATED: negated["logits"]}
     logits |= {f"{ADDED}_{name}": part["logits"][task] for name, part in added.items()}
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
-    write_predictions(paths.stage_logits("arithmetic", (method,), task, seed), stored)
+    write_predictions(paths.logits("arithmetic", task, seed, method), stored)
     sums = {name: accuracy(part["logits"][task], labels) for name, part in added.items()}
     record = {
         "stage": "arithmetic", "method": method, "task": task, "seed": seed, "n": len(labels),
@@ -168,7 +168,7 @@ def write_task(cell: tuple[str, int], model: ArithmeticModel, task: str, results
         },
         "negated": {**plain(negated), "accuracy": accuracy(logits[NEGATED], labels)},
     }  # fmt: skip
-    write_json(paths.stage_record("arithmetic", (method,), task, seed), record)
+    write_json(paths.record("arithmetic", task, seed, method), record)
 
 
 def plain(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def main(method: str, seed: int) -> None:
         "tasks", *MODEL, "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
         "arithmetic.addition", "arithmetic.negation",
     )  # fmt: skip
-    make_folders(paths.stage_dir("arithmetic", (method,), seed))
+    make_folders(paths.folder("arithmetic", seed, method))
     if not params.talos.tasks:
         return
     print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))

@@ -57,7 +57,7 @@ def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> lis
             "stage": "disentangle", "method": method, "pair": [first, second], "seed": seed,
             "n": [len(part) for part in model.sets.values()], "within_search": inside, "rows": rows,
         }  # fmt: skip
-        write_json(paths.stage_record("disentangle", (method,), pair, seed), record)
+        write_json(paths.record("disentangle", pair, seed, method), record)
         lines.append(f"disentangle {method} {pair} {seed}: mean error where alpha is searched {inside:.3f}")
     return lines
 
@@ -76,7 +76,7 @@ def pair_logits(model: ArithmeticModel, first: str, second: str) -> Logits:
 def main(method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
     params = load_params("tasks", "talos.tasks", *MODEL, "graft.region", "disentangle.grid")
-    make_folders(paths.stage_dir("disentangle", (method,), seed))
+    make_folders(paths.folder("disentangle", seed, method))
     print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
 
 

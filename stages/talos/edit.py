@@ -212,7 +212,7 @@ def main(method: str, seed: int) -> None:
         "talos.sparsity", "talos.test_max", "edit.training",
     )  # fmt: skip
     params.localizer = load_localizer(method)
-    make_folders(paths.EDIT / method / str(seed), paths.stage_dir("edit", (method,), seed))
+    make_folders(paths.EDIT / method / str(seed), paths.folder("edit", seed, method))
     if not params.talos.tasks:
         return
     print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))

@@ -112,11 +112,11 @@ def write_task(
     """Store the predictions of pruned models on a task's test rows, and the overlap of its masks."""
     labels = model.labels((task, "test"))
     stored = Predictions(model.views[task].task.labels, {task: labels}, {task: logits})
-    write_predictions(paths.stage_logits("sensitivity", (), task, seed), stored)
+    write_predictions(paths.logits("sensitivity", task, seed), stored)
     shared = {"n": len(labels), "majority": majority_share(labels)}
     rows = [{"variant": name, **shared, "accuracy": accuracy(part, labels)} for name, part in logits.items()]
     record = {"stage": "sensitivity", "task": task, "seed": seed, "pruned": params.sensitivity.pruned}
-    write_json(paths.stage_record("sensitivity", (), task, seed), {**record, "rows": rows, "single_round": overlap})
+    write_json(paths.record("sensitivity", task, seed), {**record, "rows": rows, "single_round": overlap})
 
 
 @stage
@@ -126,7 +126,7 @@ def main(seed: int) -> None:
         "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
         "sensitivity",
     )  # fmt: skip
-    make_folders(paths.stage_dir("sensitivity", (), seed))
+    make_folders(paths.folder("sensitivity", seed))
     if not params.talos.tasks:
         return
     print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))

@@ -109,7 +109,7 @@ def here(project, monkeypatch) -> Path:
 
 
 def scores(stage: str, task: str) -> dict:
-    return json.loads(paths.scores(stage, task, SEED).read_text())
+    return json.loads(paths.record(stage, task, SEED).read_text())
 
 
 def test_rows_of_prompts_keep_their_line_breaks_and_are_sampled_without_classes(here):

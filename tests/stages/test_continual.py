@@ -284,11 +284,11 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(a
     after_main("standard")
     line = run_sequence(method, "backward", SEED, params("standard"), runtime())
     assert re.match(rf"sequence {method} backward {SEED}: pairs [01]\.\d+ -> .*, toy [01]\.", line)
-    found = {task: read_predictions(paths.stage_logits("sequence", (method, "backward"), task, SEED)) for task in TASKS}
+    found = {task: read_predictions(paths.logits("sequence", task, SEED, method, "backward")) for task in TASKS}
     assert [*found["pairs"].logits["pairs"]] == ["after_pairs", "after_toy"]
     assert [*found["toy"].logits["toy"]] == ["after_toy"]
     assert found["pairs"].logits["pairs"]["after_toy"].shape == (TEST, 3)
-    record = read_json(paths.stage_record("sequence", (method, "backward"), "pairs", SEED))
+    record = read_json(paths.record("sequence", "pairs", SEED, method, "backward"))
     assert (record["place"], record["tasks"], record["method"]) == (1, ["pairs", "toy"], method)
     assert record["training"]["steps"] == STEPS and record["kept_bytes"]["head"] == 4 * (32 * 3 + 3)
     rows = {row["variant"]: row for row in record["rows"]}

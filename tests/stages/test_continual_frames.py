@@ -55,7 +55,7 @@ def write_records(root: Path, effects: dict = EFFECTS, orders: dict = ORDERS, me
             record |= {"kept_bytes": {"head": 3_000 * place, "skill": skill}, "model_bytes": MODEL, "rows": rows}
             if method == "grafting":
                 record |= {"region": 10_000, "own": 10_000 - 500 * (place - 1)}
-            write_json(root / paths.stage_record("sequence", (method, order), task, seed), record)
+            write_json(root / paths.record("sequence", task, seed, method, order), record)
 
 
 def scores(variant: str, step: int, after: str | None, accuracy: float) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def scores(variant: str, step: int, after: str | None, accuracy: float) -> dict[
 
 def change_last(method: str, order: str, task: str, seed: int, **values: object) -> None:
     """Other values after the last step, in a stored record."""
-    path = paths.stage_record("sequence", (method, order), task, seed)
+    path = paths.record("sequence", task, seed, method, order)
     record = read_json(path)
     record["rows"][-1] |= values
     write_json(path, record)
@@ -121,7 +121,7 @@ def test_a_record_of_other_tasks_is_named_with_what_makes_it(project):
     made_by = "`dvc repro stages/continual/dvc.yaml:sequence@naive-back-21` makes it"
     with pytest.raises(DataError, match=f"naive/back/21/sst2.json: is about other tasks than order.back; {made_by}"):
         read(ORDERS | {"back": ["sst2", "qnli", "ag_news"]}, **naive)
-    paths.stage_record("sequence", ("naive", "back"), "qnli", 21).unlink()
+    paths.record("sequence", "qnli", 21, "naive", "back").unlink()
     with pytest.raises(DataError, match=f"qnli.json: not there; {made_by}"):
         read(**naive)
 

@@ -59,12 +59,12 @@ def predicted(method: str, mode: str, **combination: object) -> dict[str, np.nda
     if localized := read_localized(method):
         chosen.localizer = localizer_settings(localized[0], steps=3)
     combine(method, GROUP, SEED, chosen, runtime())
-    files = {task: paths.merged_logits(method, GROUP, task, SEED) for task in TASKS}
+    files = {task: paths.logits("combination", f"{GROUP}/{task}", SEED, method) for task in TASKS}
     return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}
 
 
 def recorded(method: str) -> dict:
-    return read_json(paths.merged_record(method, GROUP, SEED))
+    return read_json(paths.record("combination", GROUP, SEED, method))
 
 
 def same(left: dict, right: dict) -> bool:
@@ -73,7 +73,7 @@ def same(left: dict, right: dict) -> bool:
 
 def stored(variant: str) -> dict[str, np.ndarray]:
     stage = "evaluate" if variant == GRAFTED else "reference"
-    found = {task: read_predictions(paths.predictions(stage, task, SEED)).logits[task][variant] for task in TASKS}
+    found = {task: read_predictions(paths.logits(stage, task, SEED)).logits[task][variant] for task in TASKS}
     return {task: logits[:60] for task, logits in found.items()}
 
 
@@ -217,7 +217,7 @@ def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
     means = derive(frames)["averaged"].groupby("method")[["own", "retained"]].mean()
     assert means.loc["ties"].to_list() == pytest.approx([np.mean(own)] * 2, abs=1e-6)
-    paths.merged_record("ties", GROUP, SEED).unlink()
+    paths.record("combination", GROUP, SEED, "ties").unlink()
     with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
         collect(chosen(mode, methods))
     assert len(collect(chosen(mode, methods[:2]))["dev"]) == 0, "a method less leaves nothing of it"

@@ -233,7 +233,7 @@ def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
     run("learned", chosen)
     axes = ("sgd", "learned", str(SIZE))
     for task in NAMES:
-        record = read_json(paths.stage_record("transfer", axes, task, SEED))
+        record = read_json(paths.record("transfer", task, SEED, *axes))
         named = [(row["kind"], row["source"]) for row in record["rows"]]
         assert named == [(SINGLE, "toy"), (SINGLE, "pairs"), (UNION, "both"), (PURIFIED, "both")]
         sizes = [row["selected"] for row in record["rows"]]
@@ -248,8 +248,9 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
     chosen.skill.sparsities = [1.0]
     run("movement", chosen)
     for task in NAMES:
-        files = (("level", ("sgd",)), ("transfer", ("sgd", "movement", "1.0")))
-        levels, grafted = (read_predictions(paths.stage_logits(*file, task, SEED)).logits[task] for file in files)
+        files = (("level", "sgd"), ("transfer", "sgd", "movement", "1.0"))
+        found = (read_predictions(paths.logits(stage, task, SEED, *axes)) for stage, *axes in files)
+        levels, grafted = (one.logits[task] for one in found)
         assert all((logits == levels[FINETUNED]).all() for logits in grafted.values()) and len(grafted) == 4
         assert not (levels[PRETRAINED] == levels[FINETUNED]).all()  # the control
 

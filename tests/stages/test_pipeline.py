@@ -71,8 +71,8 @@ def killed(original) -> dict[str, Any]:
 
 def expected_files(task: str, seed: int, ood: list[str]) -> set[str]:
     """Every file that the pipeline makes for one task and one seed."""
-    logits = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
-    scores = [paths.scores(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
+    logits = [paths.logits(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
+    scores = [paths.record(stage, task, seed) for stage in ("controls", "evaluate", "calibration", "ood")]
     drawn = {
         "csv": ("scores", "scores_drawn", "masks", "tasks", "leaks", "run", *DRAWN),
         "png": ("accuracy", "calibration", *DRAWN),
@@ -180,7 +180,7 @@ def test_another_sparsity_runs_what_follows_of_a_cell_and_another_task_a_cell_of
     untouched = cell("movies-13") - follows - per_seed("13")
     assert {name: after.lock[name] for name in untouched} == {name: before.lock[name] for name in untouched}
     changed = {path for path, content in before.files.items() if after.files.get(path) != content}
-    assert {*map(str, [paths.learned("movies", 13), paths.predictions("evaluate", "movies", 13)])} <= changed
+    assert {*map(str, [paths.learned("movies", 13), paths.logits("evaluate", "movies", 13)])} <= changed
     assert not [path for path in changed if path.startswith(BEFORE_MASK)]
     told = after.files["metrics/summary.md"]
     assert b"| movies |" in told and b"| products |" in told
@@ -195,7 +195,7 @@ def test_going_back_to_old_values_and_fewer_tasks_runs_no_cell_and_leaves_no_tra
     }
     assert {name: back.files[name] for name in first.files} == first.files, "a cell comes back from the run cache"
     left = {name for name in back.files if name not in first.files}
-    assert str(paths.scores("evaluate", "products", 13)) in left, "the control: the dropped cell's own files are there"
+    assert str(paths.record("evaluate", "products", 13)) in left, "the control: the dropped cell's own files are there"
     assert all("/13/products" in name for name in left)
 
 

@@ -147,15 +147,15 @@ def frame(files: dict[str, bytes], pipeline: str, name: str) -> pd.DataFrame:
 
 def logits_of(copy: Copy, stage: str, *axes: str) -> Predictions:
     """What a stage of a further pipeline stored of CELL."""
-    return read_predictions(copy.folder / paths.stage_logits(stage, axes, *CELL))
+    return read_predictions(copy.folder / paths.logits(stage, *CELL, *axes))
 
 
 def main_logits(copy: Copy, stage: str) -> Predictions:
-    return read_predictions(copy.folder / paths.predictions(stage, *CELL))
+    return read_predictions(copy.folder / paths.logits(stage, *CELL))
 
 
 def record_of(files: dict[str, bytes], stage: str, *axes: str) -> dict[str, Any]:
-    return json.loads(files[str(paths.stage_record(stage, axes, *CELL))])
+    return json.loads(files[str(paths.record(stage, *CELL, *axes))])
 
 
 # --- For each of them ------------------------------------------------------------------------------------------

@@ -98,13 +98,13 @@ def cell(after_main, make_cell):
 
 def store_anchor(predictions: Predictions) -> None:
     write_json(paths.card(TASK), {"task": TOY.model_dump()})
-    write_predictions(paths.stage_logits("anchor", (), TASK, SEED), predictions)
+    write_predictions(paths.logits("anchor", TASK, SEED), predictions)
 
 
 def swept(name: str, *sparsities: float) -> list[tuple[str, dict[str, Any], StoredMask]]:
     """The line, the record and the mask of a localizer at each size."""
     lines = [*sweep(name, TASK, SEED, params("prompt", sweep=sweep_settings(*sparsities)), runtime())]
-    records = [read_json(paths.stage_record("sweep", (name, str(size)), TASK, SEED)) for size in sparsities]
+    records = [read_json(paths.record("sweep", TASK, SEED, name, str(size))) for size in sparsities]
     masks = [read_mask(paths.sweep_mask(name, str(size), TASK, SEED)) for size in sparsities]
     return [*zip(lines, records, masks, strict=True)]
 
@@ -152,7 +152,7 @@ def test_ones_own_variants_are_scored_against_the_anchors_fine_tuned_model_on_th
     assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
     with pytest.raises(DataError, match="different test rows"):
         against_finetuned(made_up(4, "mine"), TASK, SEED)
-    paths.stage_logits("anchor", (), TASK, SEED).unlink()
+    paths.logits("anchor", TASK, SEED).unlink()
     with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
         against_finetuned(mine, TASK, SEED)
 
@@ -171,10 +171,10 @@ def test_a_mask_of_the_sweep_is_by_its_localizer_and_its_graft_is_what_is_measur
     rows = [(row["test_set"], row["variant"], row["n"]) for row in found["rows"]]
     assert rows == [(TASK, GRAFTED, 200), (OTHER, GRAFTED, 30)]
     part, whole = (
-        read_predictions(paths.stage_logits("sweep", ("movement", size), TASK, SEED)).logits[TASK][GRAFTED]
+        read_predictions(paths.logits("sweep", TASK, SEED, "movement", size)).logits[TASK][GRAFTED]
         for size in ("0.02", "1.0")
     )
-    finetuned = read_predictions(paths.stage_logits("anchor", (), TASK, SEED)).logits[TASK][FINETUNED]
+    finetuned = read_predictions(paths.logits("anchor", TASK, SEED)).logits[TASK][FINETUNED]
     assert full.mask.selected == cell.region.size and np.array_equal(whole, finetuned)
     assert not np.array_equal(part, finetuned)  # the control
 
@@ -225,7 +225,7 @@ def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_b
 
 
 def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
-    record, logits = (place(stage, axes, "toy", SEED) for place in (paths.stage_record, paths.stage_logits))
+    record, logits = (place(stage, "toy", SEED, *axes) for place in (paths.record, paths.logits))
     return read_json(record), read_predictions(logits)
 
 

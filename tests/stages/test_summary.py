@@ -65,16 +65,16 @@ def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | 
         write_json(paths.card(task), {"task": SPECS[task].model_dump()})
         own, others = predictions(task, [task], seed, rows), predictions(task, sets.get(task, []), seed)
         both = Predictions(own.label_names, own.labels | others.labels, own.logits | others.logits)
-        write_json(paths.scores("evaluate", task, seed), {"scores": classification_scores(own, SPECS[task])})
-        write_json(paths.scores("ood", task, seed), {"scores": classification_scores(others, SPECS[task])})
+        write_json(paths.record("evaluate", task, seed), {"scores": classification_scores(own, SPECS[task])})
+        write_json(paths.record("ood", task, seed), {"scores": classification_scores(others, SPECS[task])})
         write_json(
-            paths.scores("calibration", task, seed), {"scores": calibration_scores(both, 15, 20), "frontier": FRONTIER}
+            paths.record("calibration", task, seed), {"scores": calibration_scores(both, 15, 20), "frontier": FRONTIER}
         )
         write_json(
-            paths.scores("reference", task, seed), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.9 + seed / 100}}
+            paths.record("reference", task, seed), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.9 + seed / 100}}
         )
         for name, variants in STORED.items():
-            write_predictions(paths.predictions(name, task, seed), own.part([task], variants))
+            write_predictions(paths.logits(name, task, seed), own.part([task], variants))
         make_mask(task, seed)
     leaks = {task: {test: {"leaked": 342, "test": 2000} for test in tests} for task, tests in sets.items()}
     write_json(paths.LEAKAGE, leaks)
@@ -126,7 +126,7 @@ def derived(*args: list[str] | list[int], **kwargs: dict[str, list[str]]) -> dic
 
 def change(stage_name: str, task: str, seed: int, **variants: dict) -> None:
     """Other numbers of some variants in a stored file."""
-    path = paths.scores(stage_name, task, seed)
+    path = paths.record(stage_name, task, seed)
     values = read_json(path)
     for variant, numbers in variants.items():
         values["scores"][task][variant] |= numbers
@@ -142,7 +142,7 @@ def test_means_are_those_of_numpy_and_the_score_is_the_tasks_own():
     short = headline(SPEC, derived())
     for variant, measure in itertools.product((FINETUNED, GRAFTED), ("score", "ece")):
         of = "calibration" if measure == "ece" else "evaluate"
-        files = [(task, read_json(paths.scores(of, task, seed))) for task, seed in itertools.product(TASKS, SEEDS)]
+        files = [(task, read_json(paths.record(of, task, seed))) for task, seed in itertools.product(TASKS, SEEDS)]
         values = [
             file["scores"][task][variant]["f1" if (task, measure) == ("mrpc", "score") else measure]
             for task, file in files
@@ -158,7 +158,7 @@ def test_accuracy_on_training_rows_is_that_of_the_two_models_it_was_measured_of(
     at = [title.strip() for title in header].index("accuracy on training rows")
     shown = {line[0].strip(): line[at].strip() for line in lines[1:]}
     assert {shown["pretrained"], shown["fine-tuned"], shown["graft"]} == {"50.0", "91.5", ""}
-    write_json(paths.scores("reference", "bbc", 1), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.4}})
+    write_json(paths.record("reference", "bbc", 1), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.4}})
     assert headline(SPEC, derived())["finetuned_train_accuracy"] == pytest.approx(0.915 - 0.51 / 6, abs=1e-4), "control"
 
 
@@ -166,7 +166,7 @@ def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
     make_cells(["movies", "sst2"], [1, 2])
     with pytest.raises(DataError, match=r"metrics/ood/1/sst2.json: not a record of ood: .*imdb.*; `dvc repro ood@1`"):
         reading.collect(settings(["sst2"], [1], {"sst2": ["imdb"]}))
-    paths.scores("calibration", "sst2", 2).unlink()
+    paths.record("calibration", "sst2", 2).unlink()
     paths.learned("movies", 1).unlink()
     with pytest.raises(DataError) as problem:
         reading.collect(settings(["movies", "sst2"], [1, 2]))
@@ -275,7 +275,7 @@ def test_a_head_that_travels_along_is_counted_and_kinds_of_tasks_are_told_apart(
 def test_bins_and_bars_of_all_seeds_are_added():
     make_cells(["movies"], [1, 2])
     collected = reading.collect(settings(["movies"], [1, 2]))
-    parts = [read_json(paths.scores("calibration", "movies", seed))["scores"]["movies"][GRAFTED] for seed in (1, 2)]
+    parts = [read_json(paths.record("calibration", "movies", seed))["scores"]["movies"][GRAFTED] for seed in (1, 2)]
     [last] = collected["reliability"].query("variant == 'grafted' and bin == 14").itertuples()
     count = sum(part["bin_count"][14] for part in parts)
     confidence = sum(part["bin_count"][14] * part["bin_confidence"][14] for part in parts) / count

@@ -251,7 +251,7 @@ def test_larger_logits_scale_their_own_score_exactly_and_no_rank(cell, model):
 
 
 def test_the_stored_scores_are_those_of_examples_in_a_drawn_order_averaged_over_heads(cell):
-    record = read_json(paths.stage_record("fim", (), "toy", SEED))
+    record = read_json(paths.record("fim", "toy", SEED))
     assert record["parameters"] == [whole_layers(cell.anatomy.region([LAYERS]), [0]).selected] * LAYERS_12
     # 24 rows: the smallest larger count takes them all, and the next one is left out
     assert {(row["examples"], row["used"]) for row in record["rows"]} == {(3, 3), (6, 6), (100, 24)}
@@ -341,7 +341,7 @@ def test_without_a_head_no_layer_means_the_pretrained_model(pico_bert, project):
 
 def test_a_selection_is_trained_and_measured(cell):
     surgery.operate("random_2", "toy", SEED, params(), runtime())
-    record = read_json(paths.stage_record("surgery", ("random_2",), "toy", SEED))
+    record = read_json(paths.record("surgery", "toy", SEED, "random_2"))
     sets = choose("random_2", [0.0] * LAYERS_12, 3, numpy_generator("random_layers", "toy", SEED, 2))
     assert [tuple(row["layers"]) for row in record["rows"]] == sets
     head = 16 * 2 + 2

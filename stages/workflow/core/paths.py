@@ -72,35 +72,25 @@ def learned(task: str, seed: int) -> Path:
     return LEARNED / str(seed) / f"{task}.safetensors"
 
 
-def predictions(stage: str, task: str, seed: int) -> Path:
-    """Logits that `stage` (reference, controls or evaluate) stored for a cell."""
-    return METRICS / stage / str(seed) / f"{task}.safetensors"
-
-
-def scores(stage: str, task: str, seed: int) -> Path:
-    """Numbers that `stage` (reference, evaluate, calibration or ood) derived from the predictions of a cell."""
-    return METRICS / stage / str(seed) / f"{task}.json"
-
-
 def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
     """Mask of a cell by a localizer at a size of the study; `sparsity` as it stands in params.yaml."""
     return SWEEP / localizer / str(seed) / sparsity / f"{task}.safetensors"
 
 
-def stage_dir(stage: str, axes: tuple[str, ...], seed: int) -> Path:
-    """The record of a stage for one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
+def folder(stage: str, seed: int, *axes: str) -> Path:
+    """The records of a stage for one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
     *before, size = [*axes, ""] if stage not in SIZED else axes
     return METRICS.joinpath(stage, *before, str(seed), size)
 
 
-def stage_logits(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+def logits(stage: str, task: str, seed: int, *axes: str) -> Path:
     """Logits that a stage stored."""
-    return stage_dir(stage, axes, seed) / f"{task}.safetensors"
+    return folder(stage, seed, *axes) / f"{task}.safetensors"
 
 
-def stage_record(stage: str, axes: tuple[str, ...], task: str, seed: int) -> Path:
+def record(stage: str, task: str, seed: int, *axes: str) -> Path:
     """Scores that a stage derived from its logits, with what they are about."""
-    return stage_dir(stage, axes, seed) / f"{task}.json"
+    return folder(stage, seed, *axes) / f"{task}.json"
 
 
 def report(pipeline: str) -> Path:
@@ -111,16 +101,6 @@ def report(pipeline: str) -> Path:
 def report_plots(pipeline: str) -> Path:
     """Folder of that report's figures and of the data behind them."""
     return PLOTS if pipeline == "summary" else PLOTS / pipeline
-
-
-def merged_logits(method: str, group: str, task: str, seed: int) -> Path:
-    """Logits of a merged model of a group of tasks on one of them."""
-    return stage_dir("combination", (method,), seed) / group / f"{task}.safetensors"
-
-
-def merged_record(method: str, group: str, seed: int) -> Path:
-    """The record of the merged model of a group of tasks: how it was made, and its scores on each of them."""
-    return stage_dir("combination", (method,), seed) / f"{group}.json"
 
 
 def joint(paradigm: str, seed: int) -> Path:

@@ -20,7 +20,7 @@ def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:
 
 def read_cell(task: str, seed: int, dev: bool = False) -> Predictions:
     """Predictions by all models of a (task, seed) of the main pipeline, on its test sets or (`dev`) on its dev rows."""
-    files = [paths.predictions(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
+    files = [paths.logits(stage, task, seed) for stage in ("reference", "controls", "evaluate")]
     return reduce(or_, (read_predictions(file, dev) for file in files))
 
 
@@ -41,7 +41,7 @@ def against_finetuned(
     predictions: Predictions, task: str, seed: int, stage: str = "anchor", axes: tuple[str, ...] = ()
 ) -> Predictions:
     """These predictions with the fine-tuned model's for the same rows, as a stage stored them."""
-    stored = read_predictions(paths.stage_logits(stage, axes, task, seed))
+    stored = read_predictions(paths.logits(stage, task, seed, *axes))
     return predictions | stored.part(predictions.logits, [FINETUNED])
 
 
@@ -58,5 +58,5 @@ def write_record(
 ) -> None:
     """Store the logits and the record of one cell."""
     task, seed = about["task"], about["seed"]
-    write_predictions(paths.stage_logits(stage, axes, task, seed), predictions)
-    write_json(paths.stage_record(stage, axes, task, seed), {"stage": stage, **about, "rows": list(rows)})
+    write_predictions(paths.logits(stage, task, seed, *axes), predictions)
+    write_json(paths.record(stage, task, seed, *axes), {"stage": stage, **about, "rows": list(rows)})
