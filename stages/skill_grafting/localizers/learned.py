@@ -49,10 +49,7 @@ class Learned(Movement):
     base_share: float = Field(0.1, ge=0, le=1, description="size of the base as a share of the budget")
     # beyond, the slope of a mask value this near 1 is lost in float32
     offset: float = Field(10.0, gt=0, le=12, description="mask logits start at -offset, on the base at +offset")
-    l1: Weight = Field(
-        0.0,
-        description="weight of the sum of all mask values in the loss; relative: 1 would keep the last of the budget out",
-    )
+    l1: Weight = Field(0.0, description="weight of the sum of all mask values in the loss")
     steps: Count = Field(20, description="gradient steps on the mask logits; 0 keeps the base alone")
     rate_kind: Literal["relative", "absolute"] = Field(
         "relative", description="relative: scale-free; absolute: as the paper's"
@@ -115,14 +112,14 @@ class MaskLogits:
         for name, logits in self.logits.items():
             logits.sub_(self.gradient(name, weights, l1), alpha=rate)
 
-    def relative(self, weights: Tensors, settings: Learned, k: int) -> tuple[float, float]:
-        """(step size, weight of the l1 norm) that `rate_kind="relative"` stands for, from the first gradient.
+    def relative(self, weights: Tensors, settings: Learned, k: int) -> float:
+        """The step size that `rate_kind="relative"` stands for, from the first gradient of the loss.
 
         Its measure is u, how far the loss lifts the parameter at place `k` among those that it wants in.  Near -offset the
         slope of sigmoid grows like exp(T), so a logit that rises by u a step takes about 1/u steps to the threshold:
-        with learning_rate 1, i.e. learning_rate / (steps * u), that parameter would get there just at the last step,
-        and with l1 1 the penalty holds it where it is.  Neither has a unit of the loss, the model or the data set.
-        Where the loss wants in few more than `k` the measure is the median of them: the least of all is next to 0.
+        with learning_rate 1, i.e. learning_rate / (steps * u), that parameter would get there just at the last step.
+        It has no unit of the loss, the model or the data set.  Where the loss wants in few more than `k` the measure is the
+        median of them: the least of all is next to 0.
         """
         # stored in the weights, which are overwritten before their next use: saves a fourth array
         rises = {name: weight.data for name, weight in weights.items()}
@@ -130,10 +127,10 @@ class MaskLogits:
             rise.copy_(self.gradient(name, weights).neg_())
         wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
-            return 0.0, 0.0
-        measure = float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
-        gamma = 1 / (1 + math.exp(settings.offset))
-        return settings.learning_rate / (settings.steps * measure), settings.l1 * measure / (gamma * (1 - gamma))
+            return 0.0
+        return settings.learning_rate / (
+            settings.steps * float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
+        )
 
     def rounded(self, k: int, rule: Literal["top_k", "threshold"]) -> GraftMask:
         """The binary mask: the k highest logits, or (threshold) those above 0 among them.
@@ -151,11 +148,10 @@ class MaskLogits:
 
 @dataclass
 class MaskSearch:
-    """The state of the search: T, the step size and the weight of the l1 norm, the history, and the best mask with its step and score."""
+    """The state of the search: T, the step size, the history, and the best mask with its step and score."""
 
     start: MaskLogits
     rate: float
-    l1: float
     history: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
     best: tuple[GraftMask, int, float] | None = None
@@ -164,7 +160,7 @@ class MaskSearch:
         """Everything the next step depends on."""
         self.read_losses()
         tensors = {f"logits/{name}": logits for name, logits in self.start.logits.items()}
-        facts = {"rate": self.rate, "l1": self.l1, "history": self.history, "best": self.best and self.best[1:]}
+        facts = {"rate": self.rate, "history": self.history, "best": self.best and self.best[1:]}
         if self.best:
             tensors |= {f"best/{name}": indices for name, indices in self.best[0].indices.items()}
         return State(step, tensors, facts, finished)
@@ -173,7 +169,7 @@ class MaskSearch:
         """Restore a state."""
         for name, logits in state.part("logits").items():
             self.start.logits[name].copy_(logits)
-        self.rate, self.l1, self.history = (state.facts[name] for name in ("rate", "l1", "history"))
+        self.rate, self.history = (state.facts[name] for name in ("rate", "history"))
         if state.facts["best"]:
             self.best = (GraftMask(self.start.region, state.part("best")), *state.facts["best"])
 
@@ -216,7 +212,7 @@ def learn_mask(
     It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
-    now = MaskSearch(start, settings.learning_rate, settings.l1)
+    now = MaskSearch(start, settings.learning_rate)
     scores = None if settings.select == "last" else scores
     loop = kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
@@ -235,8 +231,8 @@ def learn_mask(
             now.unread[step] = loss_gradient()
             if step == 0 and settings.rate_kind == "relative":
                 now.read_losses()
-                now.rate, now.l1 = start.relative(weights, settings, k)
-            start.step(weights, now.rate, now.l1)
+                now.rate = start.relative(weights, settings, k)
+            start.step(weights, now.rate, settings.l1)
             if loop:
                 loop.keep(partial(now.state, step + 1))
     mask, step, _ = now.best
