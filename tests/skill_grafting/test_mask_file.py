@@ -40,13 +40,13 @@ def file(tmp_path, stored):
     return tmp_path / "mask.safetensors"
 
 
-def rewrite(file: Path, change: Callable[[dict, dict], object], key: str = "graft") -> None:
+def rewrite(file: Path, change: Callable[[dict, dict], object]) -> None:
     """Change tensors and header of a stored file."""
     with safe_open(file, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
-        header = json.loads(opened.metadata()[key])
+        header = json.loads(opened.metadata()["graft"])
     change(tensors, header)
-    save_file(tensors, file, metadata={key: json.dumps(header)})
+    save_file(tensors, file, metadata={"graft": json.dumps(header)})
 
 
 def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
