@@ -66,25 +66,20 @@ def stored_names(folder) -> set[str]:
         return {*file.keys()}
 
 
-@pytest.mark.parametrize(("mode", "heads"), [("standard", {"classifier.weight", "classifier.bias"}), ("prompt", set())])
-def test_importing_writes_no_head_and_counts_what_it_wrote(make_cell, mode, heads):
-    cell = make_cell(mode)
-    written = stored_names(cell.pretrained_folder)
-    assert {*cell.anatomy.names(["head"])} == heads and written == {*cell.anatomy.groups} - heads
-    assert stored_names(cell.finetuned_folder) == {*cell.anatomy.groups}, "the fine-tuned model has one"
-    tensors = read_tensors(cell.pretrained_folder, written)
-    assert cell.anatomy.parameters == sum(tensor.numel() for tensor in tensors.values())
-    assert read_anatomy(cell.pretrained_folder) == cell.anatomy
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_imported_values_are_those_of_the_source(make_cell, pico_bert, pico_llama, mode):
+def test_imported_values_are_those_of_the_source_without_a_head(make_cell, pico_bert, pico_llama, mode):
     cell = make_cell(mode)
     source = load_model(pico_llama if mode == "autoregressive" else pico_bert, mode).state_dict()
-    values = read_tensors(cell.pretrained_folder, stored_names(cell.pretrained_folder))
+    written, heads = stored_names(cell.pretrained_folder), {*cell.anatomy.names(["head"])}
+    assert heads == ({"classifier.weight", "classifier.bias"} if mode == "standard" else set())
+    assert written == {*cell.anatomy.groups} - heads
+    assert stored_names(cell.finetuned_folder) == {*cell.anatomy.groups}, "the fine-tuned model has one"
+    values = read_tensors(cell.pretrained_folder, written)
     assert all(torch.equal(value, source[name]) for name, value in values.items())
+    assert cell.anatomy.parameters == sum(value.numel() for value in values.values())
     blocks = "model.layers." if mode == "autoregressive" else "bert.encoder.layer."
     assert cell.region.size == sum(source[name].numel() for name in source if name.startswith(blocks))
+    assert read_anatomy(cell.pretrained_folder) == cell.anatomy
 
 
 def test_a_decoder_of_the_same_kind_can_predict_the_next_word(tmp_path):
@@ -174,10 +169,8 @@ def test_tensors_that_nothing_reads_are_said(tmp_path, pico_bert, capsys):
     assert capsys.readouterr().out == f"pico: has what model.mode=prompt doesn't read: {known}, odd.bias\n"
 
 
-@pytest.mark.parametrize(
-    "changes", [{"output_attentions": True}, {"output_hidden_states": True}, {"return_dict": False}]
-)
-def test_another_form_of_answer_that_a_config_asks_for_is_reset(tmp_path, pico_bert, changes):
+def test_another_form_of_answer_that_a_config_asks_for_is_reset(tmp_path, pico_bert):
+    changes = {"output_attentions": True, "output_hidden_states": True, "return_dict": False}
     shutil.copytree(pico_bert, tmp_path / "model")
     for name, more in (("plain", {}), ("other", changes)):
         set_config(tmp_path / "model", **more)

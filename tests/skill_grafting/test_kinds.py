@@ -30,24 +30,18 @@ CLASSES = {
     "autoregressive": (hf.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
 }
 EVERY = {kind for _, mapping in CLASSES.values() for kind in mapping}
-# what makes a config small, by the names that settings have
-SMALL = dict.fromkeys(
-    ["hidden_size", "d_model", "n_embd", "emb_dim", "dim", "word_embed_proj_dim", "embedding_size"], 32
-)
-SMALL |= dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "decoder_layers"], 3)
-SMALL |= dict.fromkeys(["num_attention_heads", "num_key_value_heads", "n_head", "n_heads", "num_heads"], 4)
-SMALL |= dict.fromkeys(["decoder_attention_heads", "num_experts", "num_local_experts", "state_size"], 4)
-SMALL |= dict.fromkeys(["intermediate_size", "n_inner", "d_inner", "ffn_dim", "hidden_dim", "dff"], 64)
-SMALL |= dict.fromkeys(["ffn_hidden_size", "decoder_ffn_dim", "moe_intermediate_size"], 64)
-SMALL |= dict.fromkeys(["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"], 66)
-SMALL |= {
-    "d_head": 8,
-    "head_dim": 8,
-    "block_sizes": [2, 2],
-    "attention_window": 8,
-    "num_experts_per_tok": 2,
-    "rotary_dim": 4,
+# what makes a config small: number -> the names that settings have it by
+SIZES = {
+    32: "hidden_size d_model n_embd emb_dim dim word_embed_proj_dim embedding_size",
+    3: "num_hidden_layers n_layer n_layers num_layers layers decoder_layers",
+    4: "num_attention_heads num_key_value_heads n_head n_heads num_heads decoder_attention_heads num_experts num_local_experts "
+    "state_size rotary_dim",
+    64: "intermediate_size n_inner d_inner ffn_dim hidden_dim dff ffn_hidden_size decoder_ffn_dim moe_intermediate_size",
+    66: "max_position_embeddings n_positions n_ctx max_seq_len",
+    8: "d_head head_dim attention_window",
+    2: "num_experts_per_tok",
 }
+SMALL = {name: size for size, names in SIZES.items() for name in names.split()} | {"block_sizes": [2, 2]}
 SMALL |= {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 BLOCKS = re.compile(
     r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\."

@@ -19,25 +19,19 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertLMHeadModel,
-    NystromformerConfig,
-    NystromformerForSequenceClassification,
     XLMRobertaConfig,
 )
 
-from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
 from skill_grafting.localizers.evidence import from_tensors
 from skill_grafting.localizers.movement import movement
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
 from skill_grafting.models.anatomy import HEAD
-from skill_grafting.models.checkpoints import Checkpoint, skeleton
 from skill_grafting.models.evidence import draws
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.structure import anatomy_of
 from skill_grafting.patches.card import render
 from skill_grafting.patches.live import load_graft
-from skill_grafting.patches.localize import parsed
 from skill_grafting.patches.pair import squared_movement
 from skill_grafting.patches.patch_file import PATCH
 from tests.graft_project import ROOT, graft, parts_of
@@ -98,7 +92,7 @@ def in_shards(folder: Path) -> None:
         file = f"model-0000{number + 1}-of-00003.safetensors"
         save_file(part, folder / file, metadata={"format": "pt"})
         where |= dict.fromkeys(part, file)
-    (folder / INDEX).write_text(json.dumps({"weight_map": where}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}))
     (folder / WEIGHTS).unlink()
 
 
@@ -112,39 +106,29 @@ def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
 # --- Without rows -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("sparsity", [0.01, 1])
 @pytest.mark.parametrize(("dtype", "sharded"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, True)])
-def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded):
+def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded, sparsity):
     for folder in pair:
         in_type(folder, dtype)
     before, after = (load_file(folder / WEIGHTS) for folder in pair)
     if sharded:
         for folder in pair:
             in_shards(folder)
-    localize(*pair, tmp_path / "patch", "--sparsity 0.01")
+    localize(*pair, tmp_path / "patch", f"--sparsity {sparsity}")
     stored, use = parts_of(tmp_path / "patch" / PATCH)
     region = stored.mask.region
     wide = [{name: values[name].float() for name in region.shapes} for values in (before, after)]
-    assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(0.01)))
-    for name, values in stored.values.items():
-        assert values.dtype == dtype and torch.equal(values, after[name].view(-1)[stored.mask.indices[name]])
+    assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(sparsity)))
     assert {*stored.head} == {"classifier.weight", "classifier.bias"} and use.labels == ["negative", "positive"]
-    assert all(torch.equal(values, after[name]) and values.dtype == dtype for name, values in stored.head.items())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_whole_region_put_back_is_the_fine_tuned_model_there(pair, tmp_path, dtype):
-    for folder in pair:
-        in_type(folder, dtype)
-    before, after = (load_file(folder / WEIGHTS) for folder in pair)
-    localize(*pair, tmp_path / "patch", "--sparsity 1")
     graft("apply", tmp_path / "patch", "--base", pair[0], "--to", tmp_path / "model")
-    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", pair[0])
-    region = parts_of(tmp_path / "patch" / PATCH)[0].mask.region.shapes
-    for name, values in applied.items():
-        source = after if name in region or name.startswith("classifier") else before
-        assert values.dtype == dtype and torch.equal(values, source[name]), name
-        assert torch.equal(by_hand[name], values.float()), name
-    assert any(not torch.equal(before[name], after[name]) for name in region), "control"
+    by_hand = loaded(tmp_path / "patch", pair[0])
+    for name, values in load_file(tmp_path / "model" / WEIGHTS).items():
+        known, at = before.get(name, after[name]).clone(), stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
+        known.view(-1)[at] = after[name].view(-1)[at]
+        wanted = after[name] if name.startswith("classifier") else known
+        assert values.dtype == dtype and torch.equal(values, wanted) and torch.equal(by_hand[name], wanted.float()), name
+    assert any(not torch.equal(before[name], after[name]) for name in region.shapes), "control"
 
 
 @pytest.mark.parametrize("name", WITHOUT_ROWS)
@@ -193,15 +177,6 @@ def test_a_place_that_is_taken_while_this_runs_stays(pico_bert, tuned, tmp_path,
     monkeypatch.setattr("skill_grafting.patches.localize.squared_movement", meanwhile)
     assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"]
-
-
-def test_regions_add_up_and_one_that_is_named_twice_counts_once(pico_bert, tuned, tmp_path, capsys):
-    localize(pico_bert, tuned, tmp_path / "twice", "--sparsity 1 --region layers layers embeddings")
-    assert "100.0 % of the region's squared movement" in " ".join(capsys.readouterr().out.split())
-    localize(pico_bert, tuned, tmp_path / "once", "--sparsity 1 --region layers embeddings")
-    localize(pico_bert, tuned, tmp_path / "less", "--sparsity 1")
-    twice, once, less = (parts_of(tmp_path / name / PATCH)[0].mask for name in ("twice", "once", "less"))
-    assert twice.selected == once.selected > less.selected, "the control"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -267,15 +242,10 @@ REFUSALS = {
     "fewer layers": (config(num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
     "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.*, 1 more\)$"),
     "quantised": (quantise, r"tuned: 2 tensors in I8; only weights in F32, BF16, F16 can be grafted \(.*query.weight\)$"),
-    "quantised by its config": (config(quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
-    "code": (config(auto_map={"AutoModel": "evil.Model"}), "auto_map names code that comes with the model"),
-    "a pickle": (lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"), "pytorch_model.bin is a pickle"),
     "no number": (tensors(lambda parts: parts[BIAS].fill_(float("nan"))), rf"tuned: values that are no numbers \({BIAS}\)$"),
-    "no number in a head": (tensors(lambda parts: parts["classifier.bias"].fill_(float("inf"))), r"no numbers \(classifier.bias\)$"),
     "another class": (config(architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of .*; choose --mode"),
     "a number": (lambda folder: (config(id2label={"0": "score"})(folder), lose("classifier")(folder)), "its head has 1 output, a number"),
     "other arithmetic": (config(num_attention_heads=4, hidden_act="relu"), "computes otherwise than .*: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
-    "another dropout": (config(hidden_dropout_prob=0.3, num_attention_heads=4), "has num_attention_heads 4 and not 2$"),
     "other names": (tensors(lambda parts: parts.update({"odd": parts.pop(BIAS)})), "1 tensor missing .*; it has odd besides; are these the missing ones"),
     "damaged": (lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-9]), "model.safetensors: damaged: "),
 }  # fmt: skip
@@ -298,7 +268,6 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
 
 @pytest.mark.parametrize(("options", "words"), [
     ("--sparsity 2", "^--sparsity: 2 should be above 0 and at most 1$"),
-    ("--sparsity much", "^--sparsity: invalid share value: 'much'$"),
     ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
     ("--localizer movemnt", "^--localizer: 'movemnt' is none of .* .did you mean 'movement'"),
     ("--localizer grown", "needs --data; without: bias, "),
@@ -308,10 +277,8 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
     ("--verbalizer good=great bad", "^--verbalizer: 'bad' should be NAME=VALUE$"),
     ("--columns sentence3=x", "^--columns: 'sentence3' is none of sentence1, .* .did you mean 'sentence"),
     ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
-    ("--set a=1 --set b=2", "^--set movement.a: .*; --set movement.b: "),
     ("--test rows.csv", "^--test: is for the rows of --data$"),
     ("--max-length -5", "^--max-length: expected one argument$|^--max-length: -5 should be a whole number, at least 8$"),
-    ("--seed x", "^--seed: x should be a whole number, at least 0$"),
 ])  # fmt: skip
 def test_options_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
     line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
@@ -494,18 +461,11 @@ def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
     assert use.labels == TOY.labels and use.prompt == prompt
 
 
-def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, capsys):
-    sizes = {"vocab_size": 150, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = NystromformerConfig(num_landmarks=4, segment_means_seq_len=64, max_position_embeddings=64, **sizes)
-    models = {"strange": NystromformerForSequenceClassification(config), "both": BertLMHeadModel(bert_config())}
-    for name, model in models.items():
-        moved(save_with_words(model, tmp_path / name), tmp_path / f"{name}-tuned")
-    rows = write_rows(tmp_path / "rows.csv", toy_rows(40, 1), lambda label: str(TOY.labels.index(label)))
-    options = f"--data {rows} --columns sentence1=text label=mark --localizer grown --test none"
-    line = refused(capsys, tmp_path / "strange", tmp_path / "strange-tuned", tmp_path / "none", options)
-    assert line.startswith("strange: can't be run on a text of 12 tokens: RuntimeError: shape")
-    prompt = "--prompt '{sentence1} It was {mask}' --verbalizer 0=terrible 1=great"
-    line = refused(capsys, tmp_path / "both", tmp_path / "both-tuned", tmp_path / "none", f"{options} {prompt}")
+def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, rows, capsys):
+    base = save_with_words(BertLMHeadModel(bert_config()), tmp_path / "both")
+    prompt = "--prompt '{sentence1} It was {mask}' --verbalizer negative=terrible positive=great"
+    options = f"--data {rows} {COLUMNS} --localizer grown --test none {prompt}"
+    line = refused(capsys, base, moved(base, tmp_path / "tuned"), tmp_path / "none", options)
     assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")
 
 
@@ -538,16 +498,3 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
         known.view(-1)[at] = tuned[name].view(-1)[at]
         assert torch.equal(values, known), name
     assert stored.mask.selected == stored.mask.region.budget(0.02)
-
-
-def test_a_setting_is_read_as_json_or_text():
-    assert localizer_of("grown", {"rounds": parsed("1")}).rounds == 1
-    assert parsed("linear") == "linear" and parsed("[1, 2]") == [1, 2]
-
-
-def test_a_region_is_found_without_any_values(pico_bert, make_cell):
-    cell = make_cell("standard")
-    model = skeleton(Checkpoint.open(str(pico_bert)), "standard")
-    found = anatomy_of(model, "standard", "pico", "local", None)
-    assert found == cell.anatomy and {weight.device.type for weight in model.parameters()} == {"meta"}
-    assert isinstance(found.region(["layers"]), Region)

