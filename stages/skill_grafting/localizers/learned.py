@@ -128,9 +128,8 @@ class MaskLogits:
         wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
             return 0.0
-        return settings.learning_rate / (
-            settings.steps * float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
-        )
+        measure = float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
+        return settings.learning_rate / (settings.steps * measure)
 
     def rounded(self, k: int, rule: Literal["top_k", "threshold"]) -> GraftMask:
         """The binary mask: the k highest logits, or (threshold) those above 0 among them.
