@@ -59,11 +59,10 @@ def outputs(copy: Copy) -> dict[str, str]:
 
 
 def is_as_before(copy: Copy, finished: Copy) -> None:
-    """Run what is still to run, as users would; all has to be there then, with the same bytes, and nothing half-written."""
+    """Run what is still to run, as users would; all has to be there then, with the same bytes."""
     copy.run(*READABLE)
     copy.run("dvc", "repro", "--all-pipelines")
     assert outputs(copy) == outputs(finished)
-    assert [path for path in copy.folder.rglob("*.partial") if ".dvc" not in path.parts] == []
 
 
 def kinds(copy: Copy) -> Iterator[tuple[str, str, list[str]]]:

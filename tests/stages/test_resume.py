@@ -300,7 +300,7 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
 def test_a_mask_whose_learning_is_killed_for_real_goes_on_in_another_process(make_cell, project):
     """Of all loops this one alone seeds nothing itself, so that it was learned from the start in every new process."""
     values = lay_out_cell(make_cell("prompt"))
-    values["graft"]["sparsity"], values["movement"]["keep"] = 0.02, 0.05
+    values["graft"]["sparsity"] = 0.02
     values["localizer"]["learned"] |= {"steps": 3000, "batch_size": 8, "eval_steps": 1000}
     values["runtime"]["checkpoint_seconds"] = 0.1
     folder, mask = Path(".dvc/tmp/checkpoints/mask@toy-13"), Path("masks/learned/13/toy.safetensors")
