@@ -278,5 +278,5 @@ def test_a_name_says_what_a_method_merges():
     assert [*STITCHES] == [f"stitch_{rule}" for rule in RULES]
     assert [*KINDS] == [*STITCHES, "grafted_arithmetic", *VECTORS], "all ways that there are"
     assert all(read_localized(name) is None for name in (*KINDS, "stitch_0", "0.5", "a_2"))
-    assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("attribution_learned_1")[1] == 1
+    assert read_localized("stitch_0.01") == ("stitch", 0.01) and read_localized("learned_no_base_1")[1] == 1
     assert (kind_of("average"), kind_of("stitch_mean"), kind_of("stitch_0.01")) == (FINETUNED, GRAFTED, LOCALIZED)
