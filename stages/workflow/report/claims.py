@@ -31,12 +31,11 @@ ONE_TASK = (
 
 @dataclass(frozen=True)
 class Scale:
-    """How values are told: `back` makes of one what it is of, written by `form` in a `unit`, that of a task after a `mark`."""
+    """How values are told: `back` makes of one what it is of, written by `form` in a `unit`."""
 
     back: Callable[[float], float]
     form: str
     unit: str = ""
-    mark: str = ""
 
     def write(self, value: float) -> str:
         """The number alone."""
@@ -47,7 +46,6 @@ POINTS = Scale(lambda value: 100 * round(value, 12) + 0.0, "+.1f", " points")
 SCALES = {
     "percent": Scale(lambda value: 100 * value, ".1f", " %"),
     "number": Scale(float, ".2f"),
-    "power": Scale(lambda value: float(10**value), ".2f", mark="x "),
     "fisher": Scale(lambda value: float(np.tanh(value)), "+.2f"),
 }
 
@@ -292,7 +290,7 @@ def _exceptions(spec: Spec, asked: _Asked) -> list[str]:
     if claim.property or claim.units != ["task"] or not (claim.limit or claim.scale != "percent"):
         return []
     wrong = known[~_follows(claim, known).astype(bool)]
-    return [f"{spec.label(task)} {scale.mark}{scale.write(amount)}{scale.unit}" for task, amount in wrong.items()]
+    return [f"{spec.label(task)} {scale.write(amount)}{scale.unit}" for task, amount in wrong.items()]
 
 
 def _short(claim: Claim, value: Estimate) -> str:

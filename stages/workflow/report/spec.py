@@ -40,7 +40,7 @@ class Cell(Rows):
     """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
     percent: mean (standard deviation) in %; number: mean by a `format` (stages/skill_grafting/words.py), with " ±" behind it also the deviation;
-    interval: mean with its 95 % interval over `units`, in points or (`format: percent`) in %; count: number of different keys;
+    interval: mean with its 95 % interval over tasks, in points or (`format: percent`) in %; count: number of different keys;
     sum_of: "3 of 4"; text: the first.  `each`: a column for each value of a column of the frame.
     """
 
@@ -52,7 +52,6 @@ class Cell(Rows):
     text: str = ""
     over: list[str] = []
     format: str = ",.0f"
-    units: list[str] = ["task"]
     each: str = ""
 
     @property
@@ -108,7 +107,7 @@ class Claim(Rows):
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
     (`contrast`), or their rank correlation.  `limit`: a number, or the name of a fact.  `scale`: how {mean}, {interval} and
-    exceptions are told: of a power of 10 or of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
+    exceptions are told: of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
     and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
     does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
 
@@ -126,7 +125,7 @@ class Claim(Rows):
     statistic: Literal["difference", "reduction", "contrast", "correlation"] = "difference"
     rule: Literal["above", "below"] = "above"
     limit: float | str = 0.0
-    scale: Literal["percent", "number", "power", "fisher"] = "percent"
+    scale: Literal["percent", "number", "fisher"] = "percent"
     void: str = ""
     exceptions: str = ""
     given: list[str] = []

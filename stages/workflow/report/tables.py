@@ -44,7 +44,7 @@ class _Column:
 def aggregate(cell: Cell, rows: pd.DataFrame) -> Any:
     """The one value that a cell makes of rows: a Mean or an Estimate, a number of keys, or a text."""
     if cell.interval:
-        return estimate(rows.set_index([*cell.units, "seed"])[cell.interval].astype(float), cell.units)
+        return estimate(rows.set_index(["task", "seed"])[cell.interval].astype(float))
     if cell.column:
         values = pd.to_numeric(rows[cell.column])
         return mean_of(values.groupby([rows[name] for name in cell.over]).mean() if cell.over else values)
