@@ -13,10 +13,11 @@
 # make verify PIPELINE=study hash every file anew, and name what is not as recorded (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests
-# make test-all              the slow ones too: every pipeline from nothing with the real DVC
+# make walkthroughs          README.md and docs/OWN.md as they are printed, with the real DVC
+# make test-all              both, and the slow tests: all pipelines from nothing, every kind of model
 # make bench                 what learning and fine-tuning cost beside bare loops, as JSON, a minute or two (DEVICE=cuda)
 # make lint                  ruff
-# make chaos                 kills and mishaps over all pipelines (KILLS=200)
+# make chaos                 kills a small run at random moments, which then ends in the same bytes (KILLS=30)
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -31,7 +32,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help repro study multitask continual merge talos surgical plan verify report test test-all bench chaos lint clean
+.PHONY: setup help repro study multitask continual merge talos surgical plan verify report test walkthroughs test-all bench chaos lint clean
 
 setup: $(READY)
 
@@ -64,14 +65,17 @@ report: $(READY)
 test: $(READY)
 	python -m pytest $(XDIST)
 
+walkthroughs: $(READY)
+	python -m pytest $(XDIST) tests/walkthroughs
+
 test-all: $(READY)
-	python -m pytest $(XDIST) -m ""
+	python -m pytest $(XDIST) -m "" tests tests/walkthroughs
 
 bench: $(READY)
 	@python -m tests.bench $(DEVICE)
 
 chaos: $(READY)
-	KILLS=$(or $(KILLS),200) python -m pytest --timeout 0 tests/chaos.py
+	python -m tests.chaos $(KILLS)
 
 lint: $(READY)
 	$(PIP) ruff==0.17.6

@@ -1,6 +1,5 @@
 """Copies of this project in which tests run the real pipeline with the real DVC, small enough for a minute."""
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from dvc.cli import main as dvc
 from dvc.utils.hydra import apply_overrides
@@ -24,14 +24,12 @@ from tests.settings_files import lay_out_settings
 ROOT = Path(__file__).parents[1]
 CELL_STAGES = ("sample", "finetune", "movement", "mask", "evaluate")
 SEED_STAGES = ("reference", "controls", "calibration", "ood")
-RUNS, CACHED, UNCHANGED = "runs", "cached", "unchanged"
-WORDS = {RUNS: "Running stage '%s':", CACHED: "Stage '%s' is cached", UNCHANGED: "Stage '%s' didn't change"}
-BY_RUNNER = r"done (?:\S+:)?(\S+) \("
-PLAN = """
-import json, sys
-from stages.workflow.plan import reasons_of
-print(json.dumps(reasons_of(sys.argv[1:])))
-"""
+RUNNER = ("python", "-m", "stages.workflow.run", "--workers", "2")
+# what DVC and the runner say of a stage that runs, and DVC of one that comes back from its cache
+FATES = {
+    "runs": (r"^Running stage '(?:[^':]+:)?([^']+)':", r"^done (?:\S+:)?(\S+) \("),
+    "cached": (r"^Stage '(?:[^':]+:)?([^']+)' is cached",),
+}
 
 # The profile bert_tiny, made smaller.
 TINY = {
@@ -44,23 +42,19 @@ TINY = {
     "ood": {"sets": {"movies": ["products"]}, "test_max": 60},
 }
 
-# Python imports this module by itself wherever it is on the path.  Without the variables it does nothing; with them
-# a stage notes which files it opens, also as a fork of the runner, or a stage that is no fork is torn apart where it is about to
-# give an output its final name.
+# Python imports this by itself where it is on the path; with TEST_LOG a stage, also as a fork of the runner, notes which files it opens.
 HOOK = """
-import os, signal, sys
+import os, sys
 
 notes = None
 
-def stage():
-    modules = (word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages."))  # the runner sets it in forks
-    return next((name for name in modules if not name.startswith("workflow.")), None)
-
 def note(path):
     global notes
-    if notes is None and os.environ.get("TEST_LOG") and stage():
+    modules = (word.removeprefix("stages.") for word in sys.orig_argv if word.startswith("stages."))  # the runner sets it in forks
+    stage = next((name for name in modules if not name.startswith("workflow.")), None)
+    if notes is None and stage:
         notes = False  # this file is none of those
-        notes = open(os.path.join(os.environ["TEST_LOG"], f"{stage()}.{os.getpid()}"), "w", buffering=1)
+        notes = open(os.path.join(os.environ["TEST_LOG"], f"{stage}.{os.getpid()}"), "w", buffering=1)
     if notes:
         notes.write(os.path.relpath(os.fsdecode(path)) + "\\n")
 
@@ -68,66 +62,39 @@ def hear(event, details):
     if event == "open" and isinstance(details[0], str | bytes | os.PathLike) and details[1]:
         note(details[0])
 
-def safe_open(path, *others, **named):
+def safe_open(path, *others, **named):  # which opens files behind Python's back
     note(path)
     return opens(path, *others, **named)
 
 if os.environ.get("TEST_LOG"):
     import safetensors
 
-    opens, safetensors.safe_open = safetensors.safe_open, safe_open  # which opens files behind Python's back
+    opens, safetensors.safe_open = safetensors.safe_open, safe_open
     sys.addaudithook(hear)
-
-def tear(place):
-    inside = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
-    for path in [place] if os.path.isfile(place) else inside:
-        os.truncate(path, os.path.getsize(path) // 2)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-replace, target = os.replace, os.environ.get("TEST_TARGET")
-
-def hooked(source, destination, **rest):
-    if os.fspath(destination) == target:
-        tear(source)
-    return replace(source, destination, **rest)
-
-if stage() and target:
-    os.replace = hooked
 """
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one command of DVC."""
+    """The outcome of one command."""
 
     code: int
     text: str
     seconds: float
 
-    @property
-    def fates(self) -> dict[str, str]:
-        """The outcome of each stage, without the file that it stands in."""
-        words = {line.replace("%s", "(?:[^':]+:)?([^']+)"): fate for fate, line in WORDS.items()} | {BY_RUNNER: RUNS}
-        return {name: fate for line, fate in words.items() for name in re.findall(f"^{line}", self.text, re.MULTILINE)}
+    def stages(self, fate: str) -> list[str]:
+        """The stages that it says this of, without the file that they stand in."""
+        return [name for words in FATES[fate] for name in re.findall(words, self.text, re.MULTILINE)]
 
     @property
     def executed(self) -> list[str]:
         """Stages whose command ran."""
-        return [name for name, fate in self.fates.items() if fate == RUNS]
+        return self.stages("runs")
 
     @property
     def cached(self) -> list[str]:
         """Stages whose outputs came back from the run cache."""
-        return [name for name, fate in self.fates.items() if fate == CACHED]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run of a copy, and the state after it."""
-
-    run: Run
-    lock: dict[str, Any]
-    files: dict[str, bytes]
+        return self.stages("cached")
 
 
 @dataclass(frozen=True)
@@ -138,28 +105,25 @@ class Copy:
     environment: dict[str, str] = field(repr=False)
 
     def start(self, *words: str, **more: str) -> subprocess.Popen:
-        """Start a command in this copy; its output goes to output.txt beside the copy."""
-        variables = self.environment | more
+        """Start a command in this copy; its output goes to a file beside the copy."""
         with self.folder.with_suffix(".txt").open("w") as output:
             pipes = {"stdout": output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
-            return subprocess.Popen(words, cwd=self.folder, env=variables, **pipes)
+            return subprocess.Popen(words, cwd=self.folder, env=self.environment | more, **pipes)
 
-    def run(self, *words: str, fails: bool = False, **more: str) -> Run:
-        """Run a command to its end; unless it `fails`, it has to succeed."""
+    def end(self, process: subprocess.Popen, fails: bool = False) -> Run:
+        """Wait for a command; unless it `fails`, it has to succeed."""
         before = time.monotonic()
-        with self.start(*words, **more) as process:
-            code = process.wait(timeout=7200)
-        text = self.folder.with_suffix(".txt").read_text()
+        code, text = process.wait(timeout=7200), self.folder.with_suffix(".txt").read_text()
         assert (code != 0) == fails, text
         return Run(code, text, time.monotonic() - before)
+
+    def run(self, *words: str, fails: bool = False, **more: str) -> Run:
+        """Run a command to its end."""
+        return self.end(self.start(*words, **more), fails)
 
     def repro(self, *targets: str, fails: bool = False, **more: str) -> Run:
         """`dvc repro`, of everything in dvc.yaml or of these targets and what they need."""
         return self.run("dvc", "repro", *targets, fails=fails, **more)
-
-    def plan(self, *files: str) -> dict[str, list[str]]:
-        """Why each stage of these pipelines would be looked at again."""
-        return json.loads(self.run("python", "-c", PLAN, *files).text.splitlines()[-1])
 
     def set(self, *overrides: str) -> None:
         """Change settings as `dvc exp run -S` does, each in the file that has it."""
@@ -172,25 +136,20 @@ class Copy:
         self.run("git", "add", "-A")
         self.run("git", "commit", "-qm", "state")
 
-    def lock(self, folder: str = ".") -> dict[str, Any]:
+    def lock(self) -> dict[str, Any]:
         """The entry of each stage in dvc.lock: command, settings, and MD5 of everything that went in and came out."""
-        return YAML(typ="safe").load(self.folder / folder / "dvc.lock")["stages"]
+        return YAML(typ="safe").load(self.folder / "dvc.lock")["stages"]
 
     def files(self, *places: str) -> dict[str, bytes]:
         """Content of every file under these folders, but for those that keep a folder in git."""
         found = (path for place in places for path in (self.folder / place).rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.name != ".gitkeep"}
 
-
-def environment(folder: Path) -> dict[str, str]:
-    """This process's environment with the tests' own Python first and nothing of the user's git or DVC settings."""
-    hook = folder / "hook"
-    hook.mkdir(exist_ok=True)
-    (hook / "sitecustomize.py").write_text(HOOK)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
-    return kept | of_tests(folder) | {
-        "PYTHONPATH": str(hook), "HF_HUB_OFFLINE": "1", "COLUMNS": "100",
-    }  # fmt: skip
+    def at_work(self, words: str) -> list[psutil.Process]:
+        """Processes that stand in this copy's folder and have these words in their command."""
+        found = psutil.process_iter(["cmdline", "cwd"])
+        here = (one for one in found if one.info["cwd"] == str(self.folder.resolve()))
+        return [one for one in here if words in " ".join(one.info["cmdline"] or ())]
 
 
 def of_tests(folder: Path) -> dict[str, str]:
@@ -198,7 +157,7 @@ def of_tests(folder: Path) -> dict[str, str]:
     names = {f"GIT_{who}_{what}": "test@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     site = {"DVC_SITE_CACHE_DIR": str(folder / "site"), "DVC_NO_ANALYTICS": "1"}
-    return names | site | {"PATH": path, "PYTHONPATH": str(ROOT), "GIT_CONFIG_GLOBAL": os.devnull}
+    return names | site | {"PATH": path, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'stages'}", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 def lay_out_toy(patch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
@@ -212,28 +171,6 @@ def lay_out_toy(patch: pytest.MonkeyPatch, files: dict[str, str]) -> Path:
     return Path.cwd()
 
 
-def lay_out_cell(cell: Any) -> dict[str, Any]:
-    """Have the folder that a test stands in be a project with all code and the pico cell toy-13; gives its settings."""
-    from tests.pico import TOY
-
-    shutil.copytree(ROOT / "stages", "stages", ignore=shutil.ignore_patterns("__pycache__", "dvc.lock"))
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
-    cell.lay_out(13)
-    values = YAML().load(ROOT / "params.yaml")
-    values["ood"]["sets"] = {}
-    return values | {"tasks": ["toy"], "seeds": [13], "task": {"toy": TOY.model_dump()}}
-
-
-def start_stage(stage: str, values: dict[str, Any]) -> subprocess.Popen:
-    """Start a stage of the cell toy-13 with these settings."""
-    YAML().dump(values, Path("params.yaml"))
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("DVC")}
-    return subprocess.Popen(
-        [sys.executable, "-m", f"stages.{stage}", "--task", "toy", "--seed", "13"], text=True,
-        env=variables | {"PYTHONPATH": os.getcwd()}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
 def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
     """The value of a condition as soon as it is true; it has to be within so many seconds."""
     end = time.monotonic() + seconds
@@ -243,26 +180,24 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
     return found
 
 
-def bash_blocks(page: str) -> list[str]:
-    """The blocks of commands on a page of the project."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
-    """Copy the project as it stands, also what isn't committed yet, with tiny settings, into a repository of its own."""
-    original = Copy(folder / "original", environment(folder))
+    """Copy the project as it stands, also what isn't committed yet, with these settings, into a repository of its own."""
+    (folder / "hook").mkdir()
+    (folder / "hook/sitecustomize.py").write_text(HOOK)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
+    own = {"PYTHONPATH": str(folder / "hook"), "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+    original = Copy(folder / "original", kept | of_tests(folder) | own)
     command = ["git", "ls-files", "-coz", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     names = [name for name in listed.split("\0") if (ROOT / name).is_file()]
-    kept = [name for name in names if name.endswith("/.gitkeep")]
+    kept_folders = [name for name in names if name.endswith("/.gitkeep")]
     made = {name for name in names if name.startswith(("metrics/", "plots/")) or Path(name).name == "dvc.lock"}
-    for name in [*kept, *(name for name in names if name not in made)]:
+    for name in {*names} - made | {*kept_folders}:
         (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, original.folder / name)
     lay_out_settings(profile.profile_settings("bert_tiny"), settings, folder=original.folder)
     original.run("git", "init", "-q", "-b", "main")
-    original.run("git", "add", "-f", *kept)  # in folders that git ignores otherwise
+    original.run("git", "add", "-f", *kept_folders)  # in folders that git ignores otherwise
     original.commit()
     return original
 
@@ -274,19 +209,15 @@ def clone(original: Copy, name: str) -> Copy:
     return copy
 
 
-def twin(copy: Copy, name: str) -> Copy:
-    """A copy of a copy, with its cache and everything made so far."""
-    other = Copy(copy.folder.with_name(name), copy.environment)
-    shutil.copytree(copy.folder, other.folder, symlinks=True)
-    return other
+def stages_of(*cells: str, of_cell: tuple[str, ...] = CELL_STAGES, of_seed: tuple[str, ...] = SEED_STAGES) -> set[str]:
+    """Names of the stages of these cells, such as movies-13, and of those that take all tasks of their seeds at once."""
+    seeds = {name.rpartition("-")[2] for name in cells}
+    return {f"{stage}@{name}" for stage in of_cell for name in cells} | {
+        f"{stage}@{seed}" for stage in of_seed for seed in seeds
+    }
 
 
-def cell(*names: str, stages: tuple[str, ...] = CELL_STAGES, of_seeds: tuple[str, ...] = SEED_STAGES) -> set[str]:
-    """Stage names of these cells, such as movies-13, and those of their seeds."""
-    of_cells = {f"{stage}@{name}" for name in names for stage in stages}
-    return of_cells | per_seed(*{name.rpartition("-")[2] for name in names}, stages=of_seeds)
-
-
-def per_seed(*seeds: str, stages: tuple[str, ...] = SEED_STAGES) -> set[str]:
-    """Names of the stages that take all tasks of a seed at once."""
-    return {f"{stage}@{seed}" for stage in stages for seed in seeds}
+def fenced(page: str) -> list[tuple[str, str]]:
+    """Language and content of every fenced block on a page of the project."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

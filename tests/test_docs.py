@@ -25,7 +25,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PAGES += [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "REPRODUCTION"]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-# their commands and settings belong together and are run by tests/stages/test_everyday.py
+# their commands and settings belong together and are run by tests/walkthroughs/test_own.py
 APART = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.stem not in ("OWN", "CONTRIBUTING"))
 # inside folders that are made, of the user's, and what every pipeline may have
 INSIDE = "settings.py anatomy.json curve.png config.json model.safetensors tokenizer.json test.csv relative.py".split()
