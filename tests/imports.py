@@ -1,32 +1,35 @@
-"""The modules of the project that a module imports, directly or through others, as its text says."""
+"""The files of the project that a file imports, directly or through others, as its text says."""
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.dvc_project import ROOT
+ROOT = Path(__file__).parents[1]
 
 
 @cache
-def imports(path: Path) -> frozenset[Path]:
-    """Files of the project that a file imports when it runs, also inside functions, and the packages that they lie in; relative to ROOT."""
-    names: set[str] = set()
+def imports(path: Path, for_types: bool = False) -> frozenset[Path]:
+    """Files that a file, relative to ROOT as they are, imports when it runs, also inside functions, and the packages that they lie in.
+
+    `for_types`: all whose names stand in its imports instead, also those for types.
+    """
     tree = ast.parse((ROOT / path).read_bytes())
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in {*ast.walk(tree)} - for_types:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            above = path.parts[: -node.level] if node.level else ()
-            source = ".".join(filter(None, [*above, node.module]))
-            names |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
-    packages = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
-    return frozenset(file for name in names | packages if (file := module_file(name)))
+    blocks = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    left_out = set() if for_types else {inner for block in blocks for inner in ast.walk(block)}
+    names = {name for node in {*ast.walk(tree)} - left_out for name in _names(node, path)}
+    if not for_types:
+        names |= {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 1)}
+    return frozenset(file for name in names if (file := module_file(name)))
+
+
+def _names(node: ast.AST, path: Path) -> Iterator[str]:
+    """The modules that an import names."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        source = ".".join(filter(None, [*(path.parts[: -node.level] if node.level else ()), node.module]))
+        yield from (inner if module_file(inner := f"{source}.{alias.name}") else source for alias in node.names)
 
 
 def module_file(name: str) -> Path | None:
@@ -37,19 +40,15 @@ def module_file(name: str) -> Path | None:
     return next((path for path in files if (ROOT / path).is_file() and _says_something(path)), None)
 
 
-@cache
 def _says_something(path: Path) -> bool:
     """Is there more in a file than its docstring, and than the place of the library?"""
-    if path == Path("stages/__init__.py"):
-        return False
     tree = ast.parse((ROOT / path).read_bytes())
-    return len(tree.body) > (ast.get_docstring(tree) is not None)
+    return path != Path("stages/__init__.py") and len(tree.body) > (ast.get_docstring(tree) is not None)
 
 
 def closure(*paths: Path) -> set[Path]:
     """These files and all that they need."""
-    reached: set[Path] = set()
-    due = {*paths}
+    reached, due = set(), {*paths}
     while due:
         reached |= due
         due = {found for path in due for found in imports(path)} - reached
