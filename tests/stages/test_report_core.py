@@ -62,15 +62,12 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
     made = records(tasks=tuple("abcdef"))
     require_files("make toy", made)
     made.file(made.cells[0]).unlink()
-    with pytest.raises(DataError) as one:
+    with pytest.raises(DataError, match=f"^metrics/edit/full/13/a.json: not there; {MADE_BY}$"):
         require_files("make toy", made)
-    assert str(one.value) == f"metrics/edit/full/13/a.json: not there; {MADE_BY}"
     for cell in made.cells[1:]:
         made.file(cell).unlink()
-    with pytest.raises(DataError) as many:
+    with pytest.raises(DataError, match="(not there.*\n.*){9}not there.*\n.*and 2 more files; `make toy` makes them all$"):
         require_files("make toy", made)
-    assert str(many.value).count("not there") == 10
-    assert str(many.value).endswith("and 2 more files; `make toy` makes them all")
     main = Records("", "mask", "masks/{task}/{seed}.safetensors", [{"task": "a", "seed": 1}], item="{task}-{seed}")
     assert main.made_by(main.cells[0]) == "`dvc repro mask@a-1` makes it"
 
@@ -119,16 +116,12 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
     apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6}
     pairs, known = estimate(cells(apart, names=PAIR), PAIR), ttest_1samp([*apart.values()], 0.05)
-    assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), (
-        "which share no task, are the sample"
-    )
+    assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), "sharing none, they are the sample"
     assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "3 pairs of 6 tasks, 2 seeds"
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
     assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)
-    assert estimate(both, statistic=lambda units: 0.5 if len(units) == 4 else np.nan).error is None, (
-        "not of parts of it"
-    )
+    assert estimate(both, statistic=lambda units: 0.5 if len(units) == 4 else np.nan).error is None, "not of parts of it"
 
 
 @pytest.mark.parametrize(
@@ -146,13 +139,10 @@ def test_one_task_and_two_equal_tasks_have_no_interval_and_one_seed_has_one(valu
     assert value.words() == words and (value.p_value() is None) == (value.low is None)
 
 
-def test_tasks_with_fewer_seeds_than_others_are_told_in_words_and_numbers():
+def test_tasks_with_fewer_seeds_than_others_are_told():
     value = estimate(pd.concat([cells(BY_TASK, seeds=3), cells({"e": 0.2})]))
     assert value.sample() == "5 tasks, 2 to 3 seeds" and "; 5 tasks, 2 to 3 seeds; above" in value.words()
-    alike = estimate(cells(BY_TASK, seeds=3))
-    assert alike.sample() == "4 tasks, 3 seeds", "the control"
-    pairs = pd.concat([cells(BY_PAIR, seeds=2, names=PAIR), cells({("b", "a"): 0.3}, seeds=1, names=PAIR)])
-    assert estimate(pairs, PAIR).sample() == "3 tasks, 1 to 2 seeds"
+    assert estimate(cells(BY_TASK, seeds=3)).sample() == "4 tasks, 3 seeds", "the control"
 
 
 @pytest.mark.parametrize(
@@ -240,9 +230,7 @@ CLOSE = (0.1, 0.05, 0.025, 0.0825)  # p = 0.03 by itself
 def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
     rows = frame(x=values)
     assert verdicts(rows, claim(rule=rule, limit=limit)) == ([verdict] if values else [])
-    assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), (
-        "one seed"
-    )
+    assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), "one seed"
 
 
 @settings(max_examples=30, deadline=None)
@@ -297,21 +285,12 @@ def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not
 
 def test_a_table_has_a_line_for_each_group_the_papers_below_it_and_the_average():
     rows = pd.concat([frame(x=(0.5, 0.7)), frame(y=(0.6, 0.8))])
-    paper = pd.DataFrame(
-        {"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]}
-    )
+    paper = pd.DataFrame({"place": "Table 2", "task": ["a", "b"], "method": "x", "score": [0.9, 0.95], "score_sd": [0.01, None]})
     columns = {
         "n": {"count": ["seed"], "where": "method == 'x'"}, "x": {"percent": "score", "where": "method == 'x'"},
         "each": {"each": "method", "percent": "score"}, "gap": {"interval": "score", "where": "method == 'x'"},
     }  # fmt: skip
-    table = {
-        "title": "T {fact:.0f}",
-        "data": "rows",
-        "by": ["task"],
-        "columns": columns,
-        "average": "mean",
-        "paper": "place == 'Table 2'",
-    }
+    table = {"title": "T {fact:.0f}", "data": "rows", "by": ["task"], "columns": columns, "average": "mean", "paper": "place == 'Table 2'"}  # fmt: skip
     facts = {"fact": {"data": "rows", "number": "n"}, "none": {"data": "rows", "where": "n > 10", "number": "n"}}
     notes = {"notes": ["of {fact:,.0f} rows", "dropped: {nothing}", "dropped, too: {none:,.0f}"]}
     frames = {"rows": rows, "paper": paper, "facts": pd.DataFrame([{"nothing": ""}]).astype(object)}
@@ -330,37 +309,21 @@ FIGURES = {
     "scatter": {"x": "other", "hue": "method", "points": "task"},
     "heatmap": {"x": "task", "y": "method"},
 }
+ABOUT = {"data": "rows", "title": "What is seen", "caption": "How to read", "value": "score", "label": "score (%)"}
 
 
 @pytest.mark.parametrize("kind", FIGURES)
 def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path):
-    about = {
-        "kind": kind,
-        "data": "rows",
-        "title": "What is seen",
-        "caption": "How to read",
-        "value": "score",
-        "label": "score (%)",
-    }
     rows = frame(x=(0.5, 0.7, 0.9), y=(0.4, 0.6, 0.8))
     for name in ("one", "two"):
-        for _, drawn in draw_all(spec(figures={"f": about | FIGURES[kind]}), {"rows": rows}):
+        for _, drawn in draw_all(spec(figures={"f": ABOUT | FIGURES[kind] | {"kind": kind}}), {"rows": rows}):
             drawn.savefig(tmp_path / f"{name}.png", metadata={"Software": None})
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
 def test_a_heat_map_of_nothing_but_its_centre_is_drawn():
-    about = {
-        "kind": "heatmap",
-        "data": "rows",
-        "value": "score",
-        "label": "%",
-        "title": "All alike",
-        "caption": "100 %",
-        "centre": 1,
-    }
-    rows = frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))
-    [(_, drawn)] = draw_all(spec(figures={"f": about | FIGURES["heatmap"]}), {"rows": rows})
+    figure = ABOUT | FIGURES["heatmap"] | {"kind": "heatmap", "centre": 1}
+    [(_, drawn)] = draw_all(spec(figures={"f": figure}), {"rows": frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))})
     assert drawn.axes[-1].get_ylim() == (99, 101)
 
 
@@ -377,32 +340,20 @@ figures: {f: {kind: dots, data: rows, title: Seen, caption: Read, y: task, value
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        (
-            "percent: score}}}}",
-            "percnt: score}}}}",
-            "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)",
-        ),
-        ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
-        ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
-        ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
-        ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
-        ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
-        (
-            "kind: dots",
-            "kind: dot",
-            "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths', 'scatter' or 'heatmap'",
-        ),
-        ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
-        (
-            "data: rows, value: score, lacks",
-            "data: rows, where: task = 'a', value: score, lacks",
-            "controls.gains: where: \"task = 'a'\"",
-        ),
-    ],
-)
+MISTAKES = [
+    ("percent: score}}}}", "percnt: score}}}}", "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)"),
+    ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
+    ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
+    ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
+    ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
+    ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
+    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths', 'scatter' or 'heatmap'"),
+    ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
+    ("rows, value: score, lacks", "rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "problem"), MISTAKES)
 def test_a_name_that_is_not_there_is_one_line_with_file_key_and_the_nearest(old, new, problem):
     assert old in TEXT
     file = Path("report.yaml")
