@@ -37,13 +37,16 @@ def module_file(name: str) -> Path | None:
     place, top = Path(*name.split(".")), name.partition(".")[0]
     place = Path("stages", place) if top == "skill_grafting" else place
     files = (place.with_suffix(".py"), place / "__init__.py") if top in ("stages", "skill_grafting") else ()
-    return next((path for path in files if (ROOT / path).is_file() and _says_something(path)), None)
+    return next((path for path in files if _says_something(ROOT / path)), None)
 
 
-def _says_something(path: Path) -> bool:
+@cache
+def _says_something(file: Path) -> bool:
     """Is there more in a file than its docstring, and than the place of the library?"""
-    tree = ast.parse((ROOT / path).read_bytes())
-    return path != Path("stages/__init__.py") and len(tree.body) > (ast.get_docstring(tree) is not None)
+    if not file.is_file() or file == ROOT / "stages/__init__.py":
+        return False
+    tree = ast.parse(file.read_bytes())
+    return len(tree.body) > (ast.get_docstring(tree) is not None)
 
 
 def closure(*paths: Path) -> set[Path]:
