@@ -113,6 +113,12 @@ def test_a_patch_is_put_on_with_what_pip_installs(installed, make_cell, tmp_path
     code, _, error = run(installed, tmp_path / "elsewhere", LIVE)
     assert code == 0, error
     assert same(torch.load(tmp_path / "elsewhere/loaded"), load_file(tmp_path / "whole/model.safetensors"))
+    words = "apply", "patch", "--base", "base", "--to", "applied"
+    without = [name for name in HEAVY if name != "jinja2"]  # which torch brings
+    code, _, error = run(installed, tmp_path / "elsewhere", COMMAND, *words, blocked=tuple(without))
+    assert code == 0, error
+    applied, whole = (folder / "model.safetensors" for folder in (tmp_path / "elsewhere/applied", tmp_path / "whole"))
+    assert applied.read_bytes() == whole.read_bytes()
 
 
 def test_the_command_is_read_without_extras_and_a_missing_one_is_one_line(installed, tmp_path):

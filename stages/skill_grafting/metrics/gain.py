@@ -1,6 +1,7 @@
 """Relative gain (paper, equation 5): the fraction of the fine-tuning gain on a task that is recovered by the graft."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -8,6 +9,8 @@ from .variants import FINETUNED, PRETRAINED
 
 # tolerance for rounding: 0.90 - 0.85 is a little less than 0.05
 ROUNDING = 1e-9
+# the default of summary.least_gain
+LEAST_GAIN = 0.05
 
 
 def gained(pretrained: float, trained: float, least: float) -> bool:
@@ -25,6 +28,14 @@ def relative_gain(grafted: float, pretrained: float, trained: float, least: floa
     if not least > 0:
         raise ValueError(f"least must be above 0, not {least}")
     return (grafted - pretrained) / (trained - pretrained) if gained(pretrained, trained, least) else None
+
+
+def with_gain(scores: dict[str, dict[str, Any]], least: float = LEAST_GAIN) -> dict[str, dict[str, Any]]:
+    """Rows by variant with the relative gain beside each score where both ends are known: a head alone retains much, and gains nothing."""
+    if not {PRETRAINED, FINETUNED} <= scores.keys():
+        return scores
+    ends = scores[PRETRAINED]["score"], scores[FINETUNED]["score"]
+    return {name: {**row, "gain": relative_gain(row["score"], *ends, least)} for name, row in scores.items()}
 
 
 def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:

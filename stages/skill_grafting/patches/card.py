@@ -9,8 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..io import replacing
-from ..metrics.gain import relative_gain
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
+from ..metrics.variants import GRAFTED
 from ..words import as_markdown, percent, words
 from .patch_file import CARD, PATCH, GraftFile, PatchMetadata, write_patch
 
@@ -21,8 +20,6 @@ FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that pef
 # measure -> column; tokens are those of completions
 MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
 MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
-# the least that fine-tuning has to gain for a gain of the graft, as the default of summary.least_gain
-LEAST_GAIN = 0.05
 
 Scores = dict[str, dict[str, Any]]
 
@@ -56,7 +53,7 @@ def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> st
         form=form,
         name=FORMS[form],
         held=held,
-        front=_front(use, _with_gain(scores).get(GRAFTED, {}), form),
+        front=_front(use, scores.get(GRAFTED, {}), form),
         # as Python: settings of the config that differ from those of the base model
         settings=repr(use.options),
         patch=PATCH,
@@ -67,21 +64,12 @@ def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> st
 
 def score_table(scores: Scores, corner: str) -> list[list[str]]:
     """Models by their measures on the same test rows, in %, below a header with this first cell; nothing without scores."""
-    scores = _with_gain(scores)
     measures = [name for name in MEASURES if any(name in row for row in scores.values())]
     rows = [
         [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
         for variant, row in scores.items()
     ]
     return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []
-
-
-def _with_gain(scores: Scores) -> Scores:
-    """The relative gain beside each score where both ends are known: a trained head alone retains much, and gains nothing."""
-    if not {PRETRAINED, FINETUNED} <= scores.keys():
-        return scores
-    ends = scores[PRETRAINED]["score"], scores[FINETUNED]["score"]
-    return {name: {**row, "gain": relative_gain(row["score"], *ends, LEAST_GAIN)} for name, row in scores.items()}
 
 
 def _front(use: PatchMetadata, row: dict[str, Any], form: str) -> str:

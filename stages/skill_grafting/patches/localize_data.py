@@ -16,6 +16,7 @@ from ..data.tasks import TaskSpec
 from ..errors import DataError
 from ..grafting.mask import GraftMask
 from ..localizers.registry import FoundMask
+from ..metrics.gain import with_gain
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
 from ..models.checkpoints import listed
@@ -77,7 +78,8 @@ def find_with_data(work: LocalizeContext) -> tuple[list[FoundMask], Scores, list
             evaluation.predict(name)
     scored = score_rows(evaluation.predictions(), work.task, BINS) if rows["test"] else []
     by_variant = {row["variant"]: row for row in scored}
-    return found, {name: by_variant[name] for name in (PRETRAINED, FINETUNED, *grafts, WHOLE_REGION) if scored}, lines
+    kept = {name: by_variant[name] for name in (PRETRAINED, FINETUNED, *grafts, WHOLE_REGION) if scored}
+    return found, with_gain(kept), lines
 
 
 def _warn_of_size(pair: Pair) -> None:

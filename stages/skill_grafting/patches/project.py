@@ -10,6 +10,7 @@ from ..errors import ModelError, ParamsError
 from ..grafting.mask_file import require_model
 from ..grafting.region import Region
 from ..io import read_json, require_free
+from ..metrics.gain import with_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.anatomy import FILE, read_anatomy
 from ..models.folders import find_checkpoint
@@ -83,4 +84,4 @@ def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
         rows = {row["variant"]: row for row in record.get("rows", []) if row["test_set"] == task}
         for variant, row in {**rows, **record.get("scores", {}).get(task, {})}.items():
             scores.get(variant, {}).update(row)
-    return {variant: row for variant, row in scores.items() if "score" in row}
+    return with_gain({variant: row for variant, row in scores.items() if "score" in row})
