@@ -82,4 +82,4 @@ lint: $(READY)
 	ruff check stages tests
 
 clean:
-	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots
+	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots 'data/*.partial' 'models/*.partial'
