@@ -408,7 +408,7 @@ MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
 JARGON = ("Input", "valid ", "instance of", "after validation", "parse", "NoneType", "dictionary", "True", "None", "pydantic", "[key]")  # fmt: skip
 
 
-@pytest.mark.parametrize(("at", "value", "words"), MISTAKES, ids=lambda part: str(part[0] if isinstance(part, tuple) else part)[:40])  # fmt: skip
+@pytest.mark.parametrize(("at", "value", "words"), MISTAKES, ids=lambda part: "absent" if part is ABSENT else str(part[0] if isinstance(part, tuple) else part)[:40])  # fmt: skip
 def test_a_mistake_is_one_line_with_its_place_where_the_pipeline_is_used_and_nowhere_else(at, value, words):
     place, changes = (at, {at: value}) if isinstance(at, str) else at
     name = owner_of(place.partition(".")[0]) or ""
