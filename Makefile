@@ -79,8 +79,8 @@ chaos: $(READY)
 
 lint: $(READY)
 	$(PIP) ruff==0.17.6
-	rm -rf data/*.partial models/*.partial
 	ruff check stages tests
 
 clean:
 	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots
+	rm -rf data/*.partial models/*.partial
