@@ -1,7 +1,7 @@
 """python -m tests.chaos [KILLS]: a small run is killed at random moments, and ends in the bytes of one that nobody disturbed.
 
 Each time DVC is made to forget some stages of a finished copy, and `dvc repro`, the runner, or a stage of theirs is killed (-9) until
-one start comes to its end.  Then every output has its MD5 of before, nothing half-written is left, and nothing is still at work.
+one start comes to its end.  Then every output has its MD5 of before, and nothing is still at work.
 """
 
 import random
@@ -73,7 +73,6 @@ def main(kills: int) -> None:
                 copy.run("python", "-m", "stages.workflow.plan")  # sets a dvc.lock aside that was cut short
             copy.repro()
             assert outputs(copy) == before, who
-            assert not [path for path in copy.folder.rglob("*.partial") if ".dvc" not in path.parts]
     print(f"{done} kills, and the same bytes each time")
 
 
