@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,7 +27,6 @@ from stages.workflow.core import settings as params
 from stages.workflow.core import stage as entry
 from stages.workflow.core.cells import GraftCell, evidence_of
 from stages.workflow.core.resume import KeptLoop, keeping
-from tests.dvc_project import lay_out_cell, start_stage, wait_for
 from tests.pico import change_one_value, finetune_settings, localizer_settings, random_mask, same, values_of
 from tests.stages import test_continual, test_multitask
 
@@ -290,34 +288,3 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
-
-
-# --- A real stage --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_mask_whose_learning_is_killed_for_real_goes_on_in_another_process(make_cell, project):
-    """Of all loops this one alone seeds nothing itself, so that it was learned from the start in every new process."""
-    values = lay_out_cell(make_cell("prompt"))
-    values["graft"]["sparsity"] = 0.02
-    values["localizer"]["learned"] |= {"steps": 3000, "batch_size": 8, "eval_steps": 1000}
-    values["runtime"]["checkpoint_seconds"] = 0.1
-    folder, mask = Path(".dvc/tmp/checkpoints/mask@toy-13"), Path("masks/learned/13/toy.safetensors")
-
-    def ended(stage: str) -> str:
-        process = start_stage(stage, values)
-        error = process.communicate()[1]
-        assert process.returncode == 0, error
-        return error
-
-    ended("movement")
-    process = start_stage("mask", values)
-    wait_for(lambda: (folder / "1.safetensors").exists() or process.poll() is not None)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL and not mask.exists()
-    assert ended("mask").startswith("mask@toy-13: resumes at step ") and not folder.exists()
-    resumed = mask.read_bytes()
-    mask.unlink()
-    assert ended("mask") == "" and mask.read_bytes() == resumed
