@@ -145,7 +145,7 @@ def test_accuracy_on_training_rows_is_that_of_the_two_models_it_was_measured_of(
     frames = derived()
     assert headline(SPEC, frames)["finetuned_train_accuracy"] == pytest.approx(0.915)
     header, *lines = [line.split("|")[1:-1] for line in markdown(SPEC, frames).splitlines() if line.startswith("|")][:9]
-    at = [title.strip() for title in header].index("accuracy on training rows")
+    at = [title.strip() for title in header].index("right on training rows")
     shown = {line[0].strip(): line[at].strip() for line in lines[1:]}
     assert {shown["pretrained"], shown["fine-tuned"], shown["graft"]} == {"50.0", "91.5", ""}
     write_json(paths.record("reference", "bbc", 1), {"train_accuracy": {PRETRAINED: 0.5, FINETUNED: 0.4}})
