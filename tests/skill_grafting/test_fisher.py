@@ -128,9 +128,14 @@ def test_small_portions_and_batches_change_nothing(pico_bert, monkeypatch):
     model = LabelModel.load(pico_bert, TOY, model_settings("prompt"), runtime())
     examples, names = model.encode(toy_rows(EXAMPLES)), layers_of(model)
     whole = squared_gradients(model, examples, names)
-    monkeypatch.setattr(fisher, "NUMBERS", 1)
     model.runtime = runtime(batch_tokens=16)
-    assert_close(squared_gradients(model, examples, names), whole)
+    for piece in (1, 100, 3 * 32 * 32):  # less than a row, some rows, some examples
+        monkeypatch.setattr(fisher, "NUMBERS", piece)
+        monkeypatch.setattr(fisher, "PIECE", piece)
+        assert_close(squared_gradients(model, examples, names), whole)
+    assert_close(whole, slow_loop(model, examples, names))
+    with pytest.raises(AssertionError):
+        assert_close(squared_gradients(model, examples[1:], names), whole)  # control: an example less
 
 
 def test_bfloat16_arithmetic_gives_float32_sums_of_about_the_same_size(pico_bert, monkeypatch):

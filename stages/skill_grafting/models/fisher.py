@@ -26,8 +26,9 @@ Mode = Literal["empirical", "expected", "sampled", "sampled_logit", "label_logit
 MODES: tuple[str, ...] = get_args(Mode)
 # Local name -> full name of the parameters asked for, for each module that owns some.
 Owners = dict[nn.Module, dict[str, str]]
-# Gradients of single examples are made for this many numbers at a time (64 MiB in float32).
-NUMBERS = 2**24
+# Gradients of single examples are made for this many numbers at a time: of a linear layer as many as fit the cache (1 MiB in
+# float32), of others more (64 MiB), as each time costs them a forward pass of the layer
+PIECE, NUMBERS = 2**18, 2**24
 
 
 def squared_gradients(
@@ -142,15 +143,43 @@ def _add_by_layer(
             losses.sum(), outputs, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         for (module, names), delta in zip(owners.items(), deltas, strict=True):
+            inputs = calls[module][0][0][0].detach()
+            if type(module) is nn.Linear:
+                _add_linear(names, inputs, delta, totals)
+                continue
             with model.runtime.autocast():
-                _add_layer(module, names, calls[module][0][0][0].detach(), delta, totals)
+                _add_layer(module, names, inputs, delta, totals)
     return True
+
+
+def _add_linear(names: dict[str, str], inputs: Tensor, deltas: Tensor, totals: dict[str, Tensor]) -> None:
+    """Square and add a linear layer's gradients, from its inputs (B, ..., in) and output gradients (B, ..., out).
+
+    An example's gradient is one product of the two, made piece by piece in memory that is used again.
+    """
+    dtype = next(totals[name].dtype for name in names.values())
+    inputs, deltas = (part.reshape(len(part), -1, part.shape[-1]).to(dtype) for part in (inputs, deltas))
+    if "bias" in names:
+        totals[names["bias"]] += deltas.sum(1).square_().sum(0)
+    if "weight" not in names:
+        return
+    total, turned = totals[names["weight"]], deltas.transpose(1, 2)
+    height, examples = max(1, PIECE // total.shape[1]), max(1, PIECE // total.numel())
+    scratch = total.new_empty(examples, min(height, len(total)), total.shape[1])
+    for first in range(0, len(total), height):
+        rows = slice(first, first + height)
+        for part, delta in zip(inputs.split(examples), turned[:, rows].split(examples), strict=True):
+            made = torch.bmm(delta, part, out=scratch[: len(part), : delta.shape[1]])
+            if len(made) == 1:
+                total[rows].addcmul_(made[0], made[0])
+            else:
+                total[rows] += made.square_().sum(0)
 
 
 def _add_layer(
     module: nn.Module, names: dict[str, str], inputs: Tensor, deltas: Tensor, totals: dict[str, Tensor]
 ) -> None:
-    """Square and add one layer's gradients, from its inputs and output gradients, (B, ...) each."""
+    """Square and add the gradients of a layer of any other kind, from its inputs and output gradients, (B, ...) each."""
     parameters = {local: module.get_parameter(local).detach() for local in names}
 
     def gradient_of(example: Tensor, delta: Tensor) -> dict[str, Tensor]:
