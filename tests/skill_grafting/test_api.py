@@ -324,11 +324,8 @@ def test_merging_is_that_of_the_pipeline():
     models = {task: fine_tuned(base, seed) for seed, task in enumerate("abc", start=2)}
     masks = {task: sg.localize(base, model, sparsity=0.4, parameters="*") for task, model in models.items()}
     tasks = {task: (models[task], masks[task]) for task in models}
-    before, after = (
-        dict(base.named_parameters()),
-        {task: dict(sg.graft(base, *tasks[task]).named_parameters()) for task in tasks},
-    )
-    pretrained = {name: values.detach() for name, values in before.items()}
+    pretrained = {name: values.detach() for name, values in base.named_parameters()}
+    after = {task: dict(sg.graft(base, *tasks[task]).named_parameters()) for task in tasks}
     total = merging.summed(pretrained, after)
     both = merging.agreed([merging.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
     wanted = {
@@ -340,18 +337,7 @@ def test_merging_is_that_of_the_pipeline():
         merging.CONSENSUS: shifted(pretrained, merging.within(total, both)),
     }
     for how, tensors in wanted.items():
-        assert same(
-            {name: values.detach() for name, values in sg.merge(base, tasks, how).named_parameters()}, tensors
-        ), how
-    means = dict(sg.merge(base, tasks).named_parameters())
-    for name, start in pretrained.items():
-        chosen = torch.stack([after[task][name].detach() for task in tasks])
-        selected = torch.zeros(3, start.numel(), dtype=bool)
-        for row, task in enumerate(tasks):
-            selected[row, masks[task].indices.get(name, [])] = True
-        count, values = selected.sum(0), chosen.view(3, -1)
-        mean = torch.where(count > 0, (values * selected).sum(0) / count.clamp(min=1), start.flatten())
-        torch.testing.assert_close(means[name].detach().flatten(), mean)
+        assert same({name: one.detach() for name, one in sg.merge(base, tasks, how).named_parameters()}, tensors), how
     alone = {"a": (models["a"], masks["a"])}
     assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in merging.RULES)
 
