@@ -88,7 +88,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
-        "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS)[MASK_COLUMNS],
+        "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
         "tasks": _tasks(tasks, params.model.mode),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
@@ -129,9 +129,7 @@ def _drawn(params: Params) -> pd.DataFrame:
         for seed in seeds
         for row in drawn_scores(read_cell(task, seed).part([task]), read_task(task), params.calibration.bins)
     ]
-    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])[
-        [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]]
-    ]
+    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])
     return add_gain(scores, scores_of_ends(scores, [*CELL, "draw"]), params.summary.least_gain)
 
 
@@ -190,7 +188,7 @@ def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
     """How many test texts of another data set are also in the task's training data, as far as known."""
     shared = read_json(require(paths.LEAKAGE, "fetch")) if pairs else {}
     rows = ({"task": task, "test_set": test_set, **shared.get(task, {}).get(test_set, {})} for task, test_set in pairs)
-    return frame_of(rows, ["task", "test_set", "leaked", "test"])[["task", "test_set", "leaked", "test"]]
+    return frame_of(rows, ["task", "test_set", "leaked", "test"])
 
 
 # --- For the report ------------------------------------------------------------------------------------------------

@@ -95,15 +95,7 @@ def over_training(steps: pd.DataFrame) -> pd.DataFrame:
         for step, now in cell.groupby("step"):
             ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
             moved = float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)
-            rows.append(
-                {
-                    "task": task,
-                    "seed": seed,
-                    "step": int(step),
-                    **ranks,
-                    "dev_accuracy": now.dev_accuracy.iloc[0],
-                    "moved": moved,
-                }
-            )
+            place = {"task": task, "seed": seed, "step": int(step)}
+            rows.append({**place, **ranks, "dev_accuracy": now.dev_accuracy.iloc[0], "moved": moved})
     columns = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
     return frame_of(rows, columns).astype({"spearman": float, "kendall": float})
