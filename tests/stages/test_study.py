@@ -4,7 +4,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +17,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from skill_grafting.errors import DataError, GraftError, MaskError, ModelError, ParamsError
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask
+from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import NAMES
@@ -30,12 +32,12 @@ from skill_grafting.models.predicting import dev_score, predict
 from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.settings import AdamWParams
-from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
+from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, train_again
 from stages.study import trajectory
 from stages.study.bound import examples_for, lacking, log_all_regions, log_models, variance_term
 from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
-from stages.study.readout import read
+from stages.study.readout import own_grid, read, read_out
 from stages.study.settings import Checkpoints, PeftTraining
 from stages.study.study import bitfit, bounds, nearest, region_overlaps, saturation
 from stages.study.sweep import sweep
@@ -51,6 +53,7 @@ from tests.pico import (
     all_localizers,
     finetune_settings,
     model_settings,
+    random_mask,
     runtime,
     same,
     save_with_words,
@@ -197,6 +200,90 @@ def test_a_model_that_was_fine_tuned_elsewhere_is_read_out_but_for_retraining(ce
         assert f"readout {name} movement 0.02 toy-0" in read(axes, TASK, SEED, params("prompt"), runtime())
     with pytest.raises(ModelError, match="fine-tuned elsewhere"):
         read(("retrain", "movement", "0.02"), TASK, SEED, params("prompt"), runtime())
+
+
+# --- Read-outs on a model ------------------------------------------------------------------------------------
+
+READ_OUT_RATES = [1e-6, 1e-2]
+
+
+def reader_of(cell) -> GraftCell:
+    """A cell whose model has moved outside the region too."""
+    model = cell.load()
+    with torch.no_grad():
+        for name, group in groups_of(model).items():
+            if group == "embeddings":
+                model.parameters()[name].add_(1.0)
+    return GraftCell.of(model, 0, ["layers"], cell.pretrained_folder)
+
+
+def retraining(cell, mask: GraftMask) -> Callable[[], Finetuned]:
+    settings = finetune_settings(max_steps=10, batch_sizes=[2, 4], learning_rates=[1.0], weight_decay=0.1, dropout=0.1)
+    where = TrainingCell(TOY, 0, cell.rows, model_settings(cell.mode), runtime(), cell.pretrained_folder)
+    return lambda: finetune(where, own_grid(settings, READ_OUT_RATES, 8), only=mask)
+
+
+def read_values(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str, Tensor]:
+    read_out(name, reader, mask, retraining(cell, mask))
+    return values_of(reader.model)
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+def test_read_outs_differ_in_the_region_and_a_new_head_alone_whatever_was_read_before(make_cell, mode):
+    cell = make_cell(mode)
+    mask, reader, original = random_mask(cell.region, 300, 5), reader_of(cell), values_of(cell.load("pretrained"))
+    once = {name: read_values(cell, reader, name, mask) for name in READOUTS}
+    again = {name: read_values(cell, reader, name, mask) for name in reversed(READOUTS)}
+    assert all(same(once[name], again[name]) for name in READOUTS)
+    assert not any(same(once[one], once[other]) for one, other in combinations(READOUTS, 2)), "control"
+    tuned, groups = values_of(cell.load()), groups_of(reader.model)
+    outside = [name for name, group in groups.items() if group not in ("layers", "head")]
+    head = [name for name, group in groups.items() if group == "head"]
+    assert outside and bool(head) == (mode == "standard")
+    for readout, found in once.items():
+        assert all(torch.equal(found[name], original[name]) for name in outside), readout
+        assert all(torch.equal(found[name], tuned[name]) == (readout != "retrain") for name in head), readout
+
+
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
+def test_the_ends_of_reading_are_the_two_models(make_cell, mode):
+    cell = make_cell(mode)
+    reader, full, empty = reader_of(cell), GraftMask.full(cell.region), GraftMask.empty(cell.region)
+    tuned = values_of(cell.load())
+    rows = reader.model.encode(cell.rows["test"][:40])
+    logits = {}
+    for name, mask in (("graft", full), ("prune", full), ("reset", empty), ("graft", empty), ("reset", full)):
+        values = read_values(cell, reader, name, mask)
+        whole = (name, mask) in (("graft", full), ("prune", full), ("reset", empty))
+        assert all(torch.equal(values[part], tuned[part]) for part in cell.region.shapes) == whole
+        logits.setdefault(whole, []).append(predict(reader.model, rows))
+    for found in logits.values():
+        assert all(torch.equal(found[0], other) for other in found)
+    assert not torch.equal(logits[True][0], logits[False][0]), "control"
+
+
+def test_retraining_chooses_a_learning_rate_of_its_own_on_dev_and_sees_the_same_examples(make_cell):
+    cell = make_cell("prompt")
+    mask = random_mask(cell.region, 300, 5)
+    again = retraining(cell, mask)
+    record = again().record
+    first, second = record["grid"]
+    for point, rate in ((first, READ_OUT_RATES[0]), (second, READ_OUT_RATES[1])):
+        assert (point["batch_size"], point["learning_rate"], point["steps"]) == (8, rate, 10)
+    assert record["chosen"]["learning_rate"] == 1e-2 and first["dev_loss"] > second["dev_loss"]
+    assert read_out("retrain", reader_of(cell), mask, again) == record
+    assert read_out("graft", reader_of(cell), mask, again) == {}
+
+
+def test_other_regions_and_unknown_names_are_refused(make_cell, triple):
+    cell = make_cell("prompt")
+    for name, region, said in (
+        ("graft", triple[0], "another region"),
+        ("crop", cell.region, "unknown read-out 'crop'"),
+    ):
+        mask = GraftMask.empty(region)
+        with pytest.raises(ValueError, match=said):
+            read_out(name, reader_of(cell), mask, retraining(cell, mask))
 
 
 def training_cell(mode: str) -> TrainingCell:

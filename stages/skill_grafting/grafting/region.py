@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -15,6 +15,27 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
     from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
+
+
+class LazyTensors(Mapping):
+    """Tensors by name, each computed on access, so that only one is in memory at a time."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Tensor]) -> None:
+        self._names, self._make = dict.fromkeys(names), make
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor; raises KeyError for an unknown name."""
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in order."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self._names)
 
 
 def named_weights(model: Module) -> dict[str, Parameter]:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..grafting.apply import put_at
 from ..grafting.mask import GraftMask
-from ..grafting.select import LazyTensors, ranking
+from ..grafting.region import LazyTensors
+from ..grafting.select import top_k
 from ..settings import Positive
 from .evidence import LocalizerInput
 from .movement import Movement
@@ -49,8 +50,7 @@ def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
             put_at(gained, mask.indices[name], torch.tensor(math.inf))
         return gained
 
-    best = ranking(evidence.region, LazyTensors(evidence.region.shapes, gain), size)
-    return GraftMask.from_region_indices(evidence.region, best)
+    return top_k(evidence.region, LazyTensors(evidence.region.shapes, gain), size)
 
 
 LOCALIZER = Grown

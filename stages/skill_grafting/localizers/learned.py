@@ -26,15 +26,15 @@ from pydantic import Field
 from torch import Tensor
 
 from ..errors import TrainingError
-from ..grafting.apply import graft_into, put_at, take_at
+from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region, Tensors
-from ..grafting.select import kth_largest, top_k
+from ..grafting.region import LazyTensors, Region, Tensors
+from ..grafting.select import best, top_k
 from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
-from .movement import Movement
+from .movement import Movement, movement
 from .registry import Budget, FoundMask
 
 # losses of so many steps are read from the device at once, since reading one waits for it
@@ -128,7 +128,7 @@ class MaskLogits:
         wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
             return 0.0
-        measure = float(kth_largest(self.region, rises, min(k, (wanted + 1) // 2)))
+        measure = float(best(self.region, rises, min(k, (wanted + 1) // 2))[0].min())
         return settings.learning_rate / (settings.steps * measure)
 
     def rounded(self, k: int, rule: Literal["top_k", "threshold"]) -> GraftMask:
@@ -138,11 +138,16 @@ class MaskLogits:
         """
         if rule == "threshold":
             k = min(k, int(sum((logits > 0).sum() for logits in self.logits.values())))
-        return top_k(self.region, self.logits, k, self.movement_at)
+        if k == 0:
+            return GraftMask.empty(self.region)
+        least = best(self.region, self.logits, k)[0].min()
+        moved = movement(self.pretrained, self.finetuned, self.region)
 
-    def movement_at(self, name: str, indices: Tensor) -> Tensor:
-        """|finetuned - pretrained| at these flat indices of one tensor."""
-        return (take_at(self.finetuned[name], indices) - take_at(self.pretrained[name], indices)).abs()
+        def score(name: str) -> Tensor:
+            logits = self.logits[name]
+            return torch.where(logits > least, torch.inf, torch.where(logits == least, moved[name], -torch.inf))
+
+        return top_k(self.region, LazyTensors(self.region.shapes, score), k)
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from ..grafting.select import LazyTensors, ranking
+from ..grafting.region import LazyTensors
+from ..grafting.select import ranking
 from .evidence import LocalizerInput
 from .registry import Localizer
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from ..grafting.apply import values_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region, Tensors
-from ..grafting.select import LazyTensors, ranking
+from ..grafting.region import LazyTensors, Region, Tensors
+from ..grafting.select import ranking
 from .evidence import LocalizerInput
 from .registry import Localizer
 

@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import ModelError, one_line
-from ..grafting.region import named_weights
-from ..grafting.select import LazyTensors
+from ..grafting.region import LazyTensors, named_weights
 from ..io import read_json
 from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, shapes_of
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
