@@ -33,7 +33,9 @@ where the penalty is steeper than 2 / rate, at which plain steps diverge.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain, islice
+from operator import sub
 from typing import Any
 
 import torch
@@ -44,7 +46,7 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask, read_mask_for
+from skill_grafting.grafting.mask_file import StoredMask, read_mask, read_mask_for
 from skill_grafting.grafting.mask_indices import INT32_LIMIT
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
@@ -195,26 +197,7 @@ class Naive:
         return {}
 
 
-@dataclass(frozen=True)
-class Piece:
-    """The part of one task: the parameters that are its own, their trained values, and its head if it has one."""
-
-    mask: GraftMask
-    values: dict[str, Tensor]
-    head: dict[str, Tensor]
-
-
-def remainder(mask: GraftMask, earlier: Sequence[GraftMask]) -> GraftMask:
-    """The part of a mask that no earlier one selects.  Raises ValueError if they are of different regions."""
-    if any(other.region != mask.region for other in earlier):
-        raise ValueError("masks of different regions have nothing in common")
-    mine = mask.region_indices()
-    for other in earlier:
-        mine = mine[~torch.isin(mine, other.region_indices(), assume_unique=True)]
-    return GraftMask.from_region_indices(mask.region, mine)
-
-
-def put_together(pretrained: Tensors, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+def put_together(pretrained: Tensors, pieces: Sequence[StoredMask]) -> dict[str, Tensor]:
     """The region's tensors with every piece in them: the graft of their union.  The inputs are not changed."""
     region = {name: values.detach() for name, values in pretrained.items()}
     for piece in pieces:
@@ -240,7 +223,8 @@ class Grafting(Naive):
         self.region = read_mask(next(iter(files.values()))).mask.region  # that of all
         self.pretrained, name = read_tensors(paths.PRETRAINED, self.region.shapes), read_anatomy(paths.PRETRAINED).name
         self.masks = {task: read_mask_for(file, self.pretrained, name).mask for task, file in files.items()}
-        self.pieces: dict[str, Piece] = {}
+        # of each task the parameters that are its own, their trained values, and its head if it has one
+        self.pieces: dict[str, StoredMask] = {}
 
     def prepare(self, task: str) -> None:
         """All earlier tasks' regions as trained, everything else pretrained."""
@@ -259,7 +243,7 @@ class Grafting(Naive):
 
     def only(self, task: str) -> GraftMask:
         """The region of the task without those of earlier ones; raises MaskError if nothing is left to train."""
-        mask = remainder(self.masks[task], [piece.mask for piece in self.pieces.values()])
+        mask = reduce(sub, (piece.mask for piece in self.pieces.values()), self.masks[task])
         if not mask.selected and not self.sequence.shared.heads()[task]:
             raise MaskError(
                 f"{paths.learned(task, self.sequence.seed)}: all {self.masks[task].selected:,} parameters of this region "
@@ -271,7 +255,7 @@ class Grafting(Naive):
         """The values of the task's own parameters, and its head."""
         mask, weights = self.only(task), self.sequence.view(task).parameters()
         values = {name: part.cpu() for name, part in values_at(weights, mask).items()}
-        self.pieces[task] = Piece(mask, values, self.sequence.head(task))
+        self.pieces[task] = StoredMask(mask, values, self.sequence.head(task), {})
 
     def recall(self, task: str) -> None:
         """The graft of the union of all regions up to the task's, from what is kept alone."""
@@ -287,7 +271,7 @@ class Grafting(Naive):
         """Number of parameters of the task's region, and of those that no earlier task had."""
         return {"region": self.masks[task].selected, "own": self.pieces[task].mask.selected}
 
-    def _put(self, task: str, pieces: list[Piece]) -> None:
+    def _put(self, task: str, pieces: list[StoredMask]) -> None:
         self.sequence.view(task).put(put_together(self.pretrained, pieces))
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from skill_grafting.grafting.mask_indices import read_indices
+from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.gain import gained, relative_gain
-from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap
+from skill_grafting.metrics.overlap import share_inside
 from skill_grafting.metrics.predictions import first_rows, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.settings import Params
@@ -106,13 +106,11 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
         tasks, seeds = (dict.fromkeys(cell[name] for cell in cells) for name in ("task", "seed"))
         places = [*product(tasks, seeds)]
         files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
-        found = {place: read_indices(files[place]) for place in places}
+        found = {place: read_mask(files[place]).mask for place in places}
         for one, other in permutations(places, 2):
-            (region, first), (_, second) = found[one], found[other]
             values = [paradigm, localizer, float(sparsity), *one, *other, are_similar(groups, one[0], other[0])]
-            values.append(asymmetric_overlap(first, second))
-            values.append(chance_asymmetric_overlap(len(first), len(second), region.size))
-            yield dict(zip(OVERLAPS, values, strict=True))
+            shared = share_inside(found[one], found[other])
+            yield dict(zip(OVERLAPS, [*values, shared["overlap"], shared["chance"]], strict=True))
 
 
 # --- Derived columns ------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import isfinite
 from numbers import Real
+from operator import or_
 
 import torch
 from torch import Tensor, nn
@@ -121,17 +122,15 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
 
     Mean and sum give the same bits for every order of the grafts.  Raises MaskError for values that are more than their type holds.
     """
-    indices, values = {}, {}
-    for name in grafts[0].mask.region.shapes:
+    union, values = reduce(or_, (graft.mask for graft in grafts)), {}
+    for name, indices in union.indices.items():
         there = [graft for graft in grafts if name in graft.mask.indices]
-        if there:
-            indices[name], values[name] = _joined(there, name, pretrained[name], rule)
-    return GraftMask(grafts[0].mask.region, indices), values
+        values[name] = _joined(there, name, indices, pretrained[name], rule)
+    return union, values
 
 
-def _joined(grafts: Sequence[StoredMask], name: str, pretrained: Tensor, rule: str) -> tuple[Tensor, Tensor]:
-    """Sorted flat indices of the union in one tensor, and their values."""
-    indices = torch.cat([graft.mask.indices[name] for graft in grafts]).unique(sorted=True)
+def _joined(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrained: Tensor, rule: str) -> Tensor:
+    """The values of one tensor at the indices of the union."""
     kind = reduce(torch.promote_types, (graft.values[name].dtype for graft in grafts))
     start = pretrained.detach().reshape(-1)[indices]
     values = start.to(torch.promote_types(kind, start.dtype)).repeat(len(grafts), 1)
@@ -145,7 +144,7 @@ def _joined(grafts: Sequence[StoredMask], name: str, pretrained: Tensor, rule: s
     chosen = chosen.to(kind)
     if not bool(chosen.isfinite().all()):
         raise MaskError(f"{name}: the {rule} of these grafts is more than {kind} holds; take another rule")
-    return indices, chosen
+    return chosen
 
 
 def _mean(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:

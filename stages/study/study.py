@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
 from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
-from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, iou
+from skill_grafting.metrics.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from skill_grafting.settings import Params
 from skill_grafting.words import counted, percent, small_percent
@@ -101,9 +102,9 @@ def collect(params: Params) -> Frames:
     frames = with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least, params.model.mode)
     about_masks = {
         "composition": _composition(masks),
-        "localizer_overlap": _overlaps(masks, "localizer", combinations, _iou),
-        "task_overlap": _overlaps(masks, "task", permutations, _share_inside),
-        "seed_overlap": _overlaps(masks, "seed", permutations, _share_inside),
+        "localizer_overlap": _overlaps(masks, "localizer", combinations, overlap),
+        "task_overlap": _overlaps(masks, "task", permutations, share_inside),
+        "seed_overlap": _overlaps(masks, "seed", permutations, share_inside),
     }
     for name, columns in MASK_FRAMES.items():
         part = frame_of(about_masks[name], columns)
@@ -167,7 +168,7 @@ def _overlaps(
     masks: Records,
     axis: str,
     pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]],
-    measure: Callable[[np.ndarray, np.ndarray, int], Row],
+    measure: Callable[[GraftMask, GraftMask], Row],
 ) -> Iterator[Row]:
     """The overlap of any two masks that differ in this axis alone."""
     groups: dict[tuple, list[Cell]] = {}
@@ -175,21 +176,9 @@ def _overlaps(
         groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
     for cells in groups.values():
         read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
-        indices = {name: mask.region_indices().numpy() for name, mask in read.items()}
         shared = {name: value for name, value in cells[0].items() if name != axis}
-        for first, second in pairs(indices, 2):
-            common = measure(indices[first], indices[second], read[first].region.size)
-            yield {**shared, "first": first, "second": second, **common}
-
-
-def _iou(first: np.ndarray, second: np.ndarray, size: int) -> Row:
-    return {"iou": iou(first, second), "chance": chance_iou(len(first), len(second), size)}
-
-
-def _share_inside(first: np.ndarray, second: np.ndarray, size: int) -> Row:
-    """Share of the second mask that lies in the first, beside what chance gives."""
-    chance = chance_asymmetric_overlap(len(first), len(second), size)
-    return {"overlap": asymmetric_overlap(first, second), "chance": chance}
+        for first, second in pairs(read, 2):
+            yield {**shared, "first": first, "second": second, **measure(read[first], read[second])}
 
 
 # --- Derived columns -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from skill_grafting.localizers.random import Random
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
 from skill_grafting.metrics.classification import accuracy, majority_share
-from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.predictions import Predictions, write_predictions
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
@@ -91,14 +91,13 @@ def single_round(evidence: LocalizerInput, params: Params, task: str, seed: int)
     """Overlap of the talos mask with the one that a single round finds, and of two random ones of that size."""
     budget = Budget.of(evidence.region, params.talos.sparsity, "talos.sparsity")
 
-    def calibrated(**changes: int) -> np.ndarray:
-        """Region indices of a mask; both draw the same labels."""
+    def calibrated(**changes: int) -> GraftMask:
+        """Both draw the same labels."""
         drawing = replace(evidence, generator=draws("talos", task, seed))
         *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
-        return mask.region_indices().numpy()
+        return mask
 
-    chance = chance_iou(budget.k, budget.k, evidence.region.size)
-    return {"iou": iou(calibrated(), calibrated(rounds=1)), "chance": chance}
+    return overlap(calibrated(), calibrated(rounds=1))
 
 
 def write_task(

@@ -5,14 +5,13 @@ from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.merging import normalised
 from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
 from skill_grafting.metrics.gain import relative_gain
-from skill_grafting.metrics.overlap import chance_iou, iou
+from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
@@ -119,22 +118,16 @@ def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[s
     for seed in seeds:
         found = {}
         for method, task in product(methods, tasks):
-            mask = read_mask(paths.edited(method, task, seed)).mask
-            found[method, task] = mask.region_indices().numpy(), mask.region.size
+            mask = found[method, task] = read_mask(paths.edited(method, task, seed)).mask
             cell = {"method": method, "task": task, "seed": seed}
             rows["tensors"] += [{**row, **cell} for row in by_tensor(mask.counts, mask.region.shapes)]
         for method, (first, second) in product(methods, combinations(tasks, 2)):
             names = {"method": method, "seed": seed, "first": first, "second": second}
-            rows["task_iou"].append(names | _overlap(found[method, first], found[method, second]))
+            rows["task_iou"].append(names | overlap(found[method, first], found[method, second]))
         for (first, second), task in product(combinations(methods, 2), tasks):
             names = {"first": first, "second": second, "task": task, "seed": seed}
-            rows["method_iou"].append(names | _overlap(found[first, task], found[second, task]))
+            rows["method_iou"].append(names | overlap(found[first, task], found[second, task]))
     return rows
-
-
-def _overlap(first: tuple[np.ndarray, int], second: tuple[np.ndarray, int]) -> Row:
-    (one, size), (other, _) = first, second
-    return {"iou": iou(one, other), "chance": chance_iou(len(one), len(other), size)}
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -204,24 +204,6 @@ def test_heads_and_statistics_travel_whole_and_the_region_may_have_a_head():
     assert not same(state(made["head"]), state(tuned["head"])) and torch.equal(made["body"].weight, base["body"].weight)
 
 
-# --- Masks -------------------------------------------------------------------------------------------------------
-
-
-def test_masks_are_sets(tmp_path):
-    region = Region({"a.w": (10,), "a.b.w": (5, 2), "c.w": (4,)})
-    first, second = (sg.GraftMask.from_region_indices(region, torch.tensor(at)) for at in ([0, 3, 9, 12], [3, 12, 19]))
-    assert (first & second).region_indices().tolist() == [3, 12]
-    assert (first | second).region_indices().tolist() == [0, 3, 9, 12, 19]
-    assert first.overlap(second) == 2 / 5 and sg.GraftMask.empty(region).overlap(sg.GraftMask.empty(region)) == 0
-    assert first.by_module() == {"a": 3, "a.b": 1, "c": 0} and first.by_module(1) == {"a": 4, "c": 0}
-    assert first.sparsity == 4 / 24
-    with pytest.raises(ValueError, match="of two regions: localize both with the same parameters="):
-        first | sg.GraftMask.empty(Region({"a.w": (10,)}))
-    for mask in (first, second, sg.GraftMask.empty(region), sg.GraftMask.full(region)):
-        mask.save(tmp_path / "mask.safetensors")
-        assert sg.load_mask(tmp_path / "mask.safetensors").equals(mask)
-
-
 # --- What the pipeline and papers say ----------------------------------------------------------------------------
 
 

@@ -1,9 +1,8 @@
-"""Overlap of regions against sets counted by hand and chance simulated, and where parameters lie, by name."""
+"""Overlap by chance against what is expected of it, and where parameters lie, by name."""
 
 from collections import Counter
 from math import comb
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -17,22 +16,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region
 from skill_grafting.metrics import composition as places
 from skill_grafting.metrics.composition import composition, kind_of, layer_of
-from skill_grafting.metrics.overlap import asymmetric_overlap, chance_asymmetric_overlap, chance_iou, intersection, iou
-
-
-def test_overlap_by_hand():
-    first, second = np.array([1, 9, 4, 7]), np.array([7, 2, 1])
-    assert intersection(first, second) == 2
-    assert iou(first, second) == iou(second, first) == 2 / 5
-    assert asymmetric_overlap(first, second) == 2 / 3
-    assert asymmetric_overlap(second, first) == 2 / 4
-    assert iou(first, first) == asymmetric_overlap(first, first) == 1
-    assert iou(first, np.array([0, 2])) == 0
-    nothing = np.zeros(0, np.int64)
-    assert iou(nothing, nothing) == asymmetric_overlap(np.arange(3), nothing) == 0
-    assert chance_iou(0, 0, 10) == chance_asymmetric_overlap(3, 0, 10) == 0
+from skill_grafting.metrics.overlap import chance, overlap, share_inside
+from tests.pico import random_mask
 
 
 @pytest.mark.parametrize(("first", "second", "size"), [(3, 5, 12), (40, 70, 300), (1, 1, 5), (8, 8, 8)])
@@ -43,18 +32,21 @@ def test_chance_is_the_hypergeometric_expectation(first, second, size):
     }
     asymmetric = sum(weight * common / second for common, weight in weights.items())
     exact = sum(weight * common / (first + second - common) for common, weight in weights.items())
-    assert chance_asymmetric_overlap(first, second, size) == pytest.approx(asymmetric)
-    assert chance_iou(first, second, size) <= exact + 1e-12
-    assert chance_iou(first, second, size) == pytest.approx(exact, rel=1.05 / max(first, second))
+    masks = [random_mask(Region({"w": (size,)}), k, 0) for k in (first, second)]
+    inside = share_inside(*masks)["chance"]
+    assert inside == pytest.approx(asymmetric)
+    assert chance(first, second, size) == overlap(*masks)["chance"] <= exact + 1e-12
+    assert chance(first, second, size) == pytest.approx(exact, rel=1.05 / max(first, second))
     if 1 < first < size:  # a control: the other measure's chance is not taken for this one's
-        assert chance_asymmetric_overlap(first, second, size) != pytest.approx(exact, rel=0.1)
+        assert inside != pytest.approx(exact, rel=0.1)
 
 
-def test_regions_that_do_not_fit_have_no_chance():
+def test_what_does_not_fit_or_is_nothing_has_no_chance():
     with pytest.raises(ValueError, match="do not fit among 10"):
-        chance_iou(11, 3, 10)
-    with pytest.raises(ValueError, match="do not fit among 10"):
-        chance_asymmetric_overlap(3, 11, 10)
+        chance(11, 3, 10)
+    assert chance(0, 0, 10) == 0
+    full, nothing = (make(Region({"w": (3,)})) for make in (GraftMask.full, GraftMask.empty))
+    assert share_inside(full, nothing) == {"overlap": 0, "chance": 0}
 
 
 SMALL = {"vocab_size": 20, "max_position_embeddings": 16}

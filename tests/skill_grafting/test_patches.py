@@ -29,7 +29,7 @@ from skill_grafting.patches.patch_file import CARD, KEY, PATCH, names_of_labels,
 from skill_grafting.patches.seal import seal
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import change_one_value, random_mask, same, set_config
-from tests.skill_grafting.test_mask_file import rewrite
+from tests.skill_grafting.test_masks import rewrite
 
 MODES = [mode for mode in CLASSES if mode != "generative"]  # which test_completing.py is about
 BASE, EMBEDDINGS = "models/pretrained", "bert.embeddings.word_embeddings.weight"
@@ -286,7 +286,7 @@ def with_points(tensors: dict, _: dict) -> None:
     tensors.update({name: part.float() for name, part in tensors.items() if "indices/" in name})
 
 
-# what damage a mask file may have at all is in test_mask_file.py
+# what damage a mask file may have at all is in test_masks.py
 DAMAGED = {
     "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-99]), "damaged: "),
     "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written"),

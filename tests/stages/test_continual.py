@@ -13,9 +13,7 @@ from torch import Tensor
 
 from skill_grafting.errors import MaskError, ModelError
 from skill_grafting.grafting.apply import graft, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask
-from skill_grafting.grafting.region import Region
+from skill_grafting.grafting.mask_file import StoredMask, read_mask
 from skill_grafting.io import read_json
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
@@ -29,10 +27,8 @@ from stages.continual.methods import (
     Elastic,
     Ewc,
     Naive,
-    Piece,
     TaskSequence,
     put_together,
-    remainder,
     stored_rows,
 )
 from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
@@ -311,26 +307,11 @@ def test_a_task_that_was_not_fine_tuned_is_named(after_main):
 # --- Memory: pieces, stored rows, penalties ----------------------------------------------------------------------
 
 
-def test_what_is_left_of_a_region_and_what_was_taken_are_disjoint_and_make_up_the_union(triple):
-    masks = [random_mask(triple[0], 30, seed) for seed in range(4)]
-    pieces: list[GraftMask] = []
-    for mask in masks:
-        pieces.append(remainder(mask, pieces))
-    taken = torch.cat([piece.region_indices() for piece in pieces])
-    assert len(taken.unique()) == len(taken) < sum(mask.selected for mask in masks)  # the control: they did overlap
-    assert {*taken.tolist()} == {index for mask in masks for index in mask.region_indices().tolist()}
-    assert pieces[0].equals(masks[0]) and remainder(masks[1], [masks[1]]).selected == 0
-    with pytest.raises(ValueError, match="different regions"):
-        remainder(masks[0], [GraftMask.empty(Region({"other": (3,)}))])
-
-
 def test_pieces_of_one_model_put_together_are_the_graft_of_their_union(triple):
     region, pretrained, finetuned = triple
     first, second = random_mask(region, 30, 0), random_mask(region, 30, 1)
-    parts = [first, remainder(second, [first])]
-    pieces = [Piece(mask, values_at(finetuned, mask), {}) for mask in parts]
-    union = GraftMask.from_region_indices(region, torch.cat([mask.region_indices() for mask in parts]))
-    expected = graft(pretrained, finetuned, union)
+    pieces = [StoredMask(mask, values_at(finetuned, mask), {}, {}) for mask in (first, second - first)]
+    expected = graft(pretrained, finetuned, first | second)
     for order in (pieces, pieces[::-1]):
         assert same(put_together(pretrained, order), expected)
     assert not same(put_together(pretrained, pieces[:1]), expected)  # the control

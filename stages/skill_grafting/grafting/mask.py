@@ -94,6 +94,10 @@ class GraftMask:
         """What either mask selects; ValueError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
 
+    def __sub__(self, other: "GraftMask") -> "GraftMask":
+        """What this mask selects and the other doesn't; ValueError unless they are of one region."""
+        return self._joined(other, lambda mine, theirs: mine[~torch.isin(mine, theirs)])
+
     def overlap(self, other: "GraftMask") -> float:
         """|A ∩ B| / |A ∪ B| (intersection over union, table 8 of the paper), 0 if both are empty."""
         both = (self & other).selected

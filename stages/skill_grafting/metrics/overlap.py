@@ -1,47 +1,37 @@
-"""Agreement of two localizations: overlap of two regions, beside that of two random ones, and of two rankings.
+"""Agreement of two localizations: overlap of two masks, beside that of two random ones, and of two rankings.
 
-Regions are sets of region indices.  Two measures: intersection over union (table 8 of the paper), which is the same
-either way round, and the share of the second region that lies in the first (figure 8a), which is not.
+Two measures: intersection over union (table 8 of the paper), which is the same either way round, and the share of the
+second mask that lies in the first (figure 8a), which is not.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+from ..grafting.mask import GraftMask
 
 
-def iou(first: np.ndarray, second: np.ndarray) -> float:
-    """|A ∩ B| / |A ∪ B| of two arrays of distinct indices, in any order; 0 if both are empty."""
-    common = intersection(first, second)
-    union = len(first) + len(second) - common
-    return common / union if union else 0.0
+def overlap(first: GraftMask, second: GraftMask) -> dict[str, float]:
+    """`iou`: GraftMask.overlap of two masks, and its `chance`."""
+    return {"iou": first.overlap(second), "chance": chance(first.selected, second.selected, first.region.size)}
 
 
-def asymmetric_overlap(first: np.ndarray, second: np.ndarray) -> float:
-    """|A ∩ B| / |B| of two arrays of distinct indices; 0 if B is empty."""
-    return intersection(first, second) / len(second) if len(second) else 0.0
+def share_inside(first: GraftMask, second: GraftMask) -> dict[str, float]:
+    """`overlap`: |A ∩ B| / |B|, 0 if B is empty, and `chance`: its expectation for random masks of these sizes, exactly."""
+    a, b = first.selected, second.selected
+    both, expected = (first & second).selected, _expected(a, b, first.region.size)
+    return {"overlap": both / b, "chance": expected / b} if b else {"overlap": 0.0, "chance": 0.0}
 
 
-def intersection(first: np.ndarray, second: np.ndarray) -> int:
-    """|A ∩ B| of two arrays of distinct indices."""
-    return len(np.intersect1d(first, second, assume_unique=True))
-
-
-def chance_iou(first: int, second: int, size: int) -> float:
-    """`iou` of two random sets of these sizes among `size` parameters, nearly: m / (a + b - m), m = a b / size.
+def chance(first: int, second: int, size: int) -> float:
+    """The IoU of two random masks of these sizes among `size` parameters, nearly: m / (a + b - m), m = a b / size.
 
     It puts the expected intersection m in place of the intersection.  IoU is convex in the
     intersection, so its true expectation is a little larger: by about 1 / max(a, b) of itself or
-    less, and not at all where one of the sets is everything or nothing.
+    less, and not at all where one of the masks is everything or nothing.
     """
     expected = _expected(first, second, size)
     union = first + second - expected
     return expected / union if union else 0.0
-
-
-def chance_asymmetric_overlap(first: int, second: int, size: int) -> float:
-    """The expectation of `asymmetric_overlap` for two random sets of these sizes: a / size, exactly."""
-    return _expected(first, second, size) / second if second else 0.0
 
 
 def _expected(first: int, second: int, size: int) -> float:

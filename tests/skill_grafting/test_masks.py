@@ -1,4 +1,4 @@
-"""A mask file gives back what was stored, or says in one line why it can't."""
+"""Masks are sets of the parameters of a region; a mask file gives back what was stored, or says in one line why it can't."""
 
 import json
 from collections.abc import Callable
@@ -7,19 +7,125 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis.strategies import integers, lists, sets
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+import skill_grafting as sg
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, require_model, write_mask
 from skill_grafting.grafting.mask_indices import read_header, read_indices
-from skill_grafting.grafting.region import Region
+from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.metrics.overlap import share_inside
 
 HEAD = {"head.weight": torch.eye(2)}
+SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+REGIONS = st.dictionaries(st.sampled_from("abcdefgh"), SHAPES, min_size=1).map(Region)
+
+
+def masks_of(region: Region) -> st.SearchStrategy[GraftMask]:
+    """Any mask of a region: of no parameter, of all, or of some."""
+    indices = st.sets(st.integers(0, region.size - 1)).map(lambda found: torch.tensor([*found], dtype=torch.int64))
+    drawn = indices.map(lambda found: GraftMask.from_region_indices(region, found))
+    return st.sampled_from([GraftMask.empty(region), GraftMask.full(region)]) | drawn
+
+
+TWO_MASKS = REGIONS.flatmap(lambda region: st.tuples(masks_of(region), masks_of(region)))
+
+
+# --- Sets --------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, derandomize=True)
+@given(TWO_MASKS)
+def test_masks_are_sets(masks):
+    first, second = masks
+    one, other = ({*mask.region_indices().tolist()} for mask in masks)
+    for made, wanted in ((first & second, one & other), (first | second, one | other), (first - second, one - other)):
+        assert made.region_indices().tolist() == sorted(wanted)
+        assert made.selected == sum(made.counts.values()) == len(wanted)
+        assert made.equals(GraftMask.from_region_indices(first.region, made.region_indices().flip(0)))
+    assert first.equals(second) == (one == other) and first.overlap(second) == second.overlap(first)
+    assert first.overlap(second) == (len(one & other) / len(one | other) if one | other else 0)
+    assert share_inside(first, second)["overlap"] == (len(one & other) / len(other) if other else 0)
+    assert first.sparsity == len(one) / first.region.size
+
+
+def test_masks_of_two_regions_are_no_sets_of_one():
+    first, other = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
+    for join in (lambda: first | other, lambda: first & other, lambda: first - other, lambda: first.overlap(other)):
+        with pytest.raises(ValueError, match="of two regions: localize both with the same parameters="):
+            join()
+    assert not first.equals(other)
+
+
+def test_modules_are_counted_by_their_names():
+    region = Region({"a.w": (10,), "a.b.w": (5, 2), "c.w": (4,)})
+    mask = GraftMask.from_region_indices(region, torch.tensor([0, 3, 9, 12]))
+    assert mask.by_module() == {"a": 3, "a.b": 1, "c": 0} and mask.by_module(1) == {"a": 4, "c": 0}
+
+
+def test_region_indices_count_through_the_tensors_in_order(triple):
+    region, pretrained, _ = triple
+    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(1))[:33]
+    assert torch.equal(GraftMask.from_region_indices(region, chosen).region_indices(), chosen.sort().values)
+    assert GraftMask.full(region).region_indices().tolist() == [*range(region.size)]
+    places = {"b.weight": (0, 34), "a.bias": (35, 45), "c.weight": (46, 69), "d.scale": (70,)}
+    for tensor, indices in places.items():
+        for index in indices:
+            [(name, at)] = region.split(torch.tensor([index])).items()
+            assert name == tensor and region.flatten(pretrained)[index] == pretrained[name].reshape(-1)[at]
+
+
+def test_budget_is_the_floor_without_binary_rounding():
+    region = Region({"w": (10, 10)})
+    assert [region.budget(n / 100) for n in range(101)] == [*range(101)]
+    assert [int(n / 100 * 100) for n in range(101)] != [*range(101)], "control: plain floor loses some"
+    assert (region.budget(0.009), region.budget(0.999)) == (0, 99)
+
+
+@pytest.mark.parametrize("indices", [[3, 2], [2, 2], [-1, 0], [0, 11]])
+def test_masks_refuse_indices_that_are_unsorted_or_out_of_range(triple, indices):
+    with pytest.raises(ValueError, match="must rise strictly within"):
+        GraftMask(triple[0], {"a.bias": torch.tensor(indices)})
+    assert GraftMask(triple[0], {"a.bias": torch.tensor([0, 10])}).selected == 2, "control"
+
+
+def test_masks_refuse_what_lies_in_no_tensor_of_the_region(triple):
+    for index in (-1, 71, 10_000):
+        with pytest.raises(ValueError, match=r"within 0\.\.70"):
+            GraftMask.from_region_indices(triple[0], torch.tensor([3, index]))
+    with pytest.raises(ValueError, match="other is not in the region"):
+        GraftMask(triple[0], {"other": torch.tensor([0])})
+
+
+def test_fingerprint_tells_values_names_and_shapes_apart(triple):
+    region, pretrained, _ = triple
+    print_ = region.fingerprint(pretrained)
+    changed = {name: values.clone() for name, values in pretrained.items()}
+    assert region.fingerprint(changed) == print_
+    changed["d.scale"][0] = torch.nextafter(changed["d.scale"][0], torch.tensor(9.0))
+    reshaped = Region({**region.shapes, "b.weight": (5, 7)})
+    assert region.fingerprint(changed) != print_ and reshaped.fingerprint(pretrained) != print_
+    named = {f"other.{name}": values for name, values in pretrained.items()}
+    renamed = Region({name: tuple(values.shape) for name, values in named.items()})
+    assert renamed.fingerprint(named) != print_
+    assert not GraftMask.empty(region).equals(GraftMask.empty(renamed)), "nor are masks of them equal"
+
+
+def test_a_lazy_tensor_is_made_when_it_is_asked_for():
+    made: list[str] = []
+    lazy = LazyTensors(["a", "b"], lambda name: made.append(name) or torch.ones(1))
+    assert [*lazy] == ["a", "b"] and len(lazy) == 2 and not made and "c" not in lazy
+    assert lazy["b"] == 1 and made == ["b"]
+    with pytest.raises(KeyError):
+        lazy["c"]
+
+
+# --- Files -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -54,28 +160,28 @@ def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(sizes=lists(integers(1, 30), min_size=1, max_size=4), chosen=sets(integers(0, 29)))
-def test_any_mask_is_read_as_it_was_written_in_equal_bytes(tmp_path_factory, sizes, chosen):
-    file, region = (
-        tmp_path_factory.mktemp("mask") / "m",
-        Region({f"{n}.weight": (size, 2) for n, size in enumerate(sizes)}),
-    )
-    mask = GraftMask.from_region_indices(
-        region, torch.tensor(sorted(at for at in chosen if at < region.size), dtype=torch.int64)
-    )
+@given(TWO_MASKS)
+def test_any_mask_is_read_as_it_was_written_in_equal_bytes(tmp_path_factory, masks):
+    file, (mask, other) = tmp_path_factory.mktemp("mask") / "m", masks
     values = {name: torch.randn(len(at)) for name, at in mask.indices.items()}
     write_mask(file, StoredMask(mask, values, HEAD, {"task": "toy"}))
     again, first = read_mask(file), file.read_bytes()
     assert again.mask.equals(mask) and again.values.keys() == values.keys() and read_header(file) == again.about
     assert all(torch.equal(again.values[name], values[name]) for name in values)
     assert torch.equal(again.head["head.weight"], HEAD["head.weight"])
-    shares = {"selected": mask.selected, "graftable": region.size, "sparsity": mask.selected / region.size}
+    shares = {"selected": mask.selected, "graftable": mask.region.size, "sparsity": mask.sparsity}
     assert again.about.items() >= {"task": "toy", **shares}.items()
-    assert (read_indices(file)[0], read_indices(file)[1].tolist()) == (region, mask.region_indices().tolist())
+    assert (read_indices(file)[0], read_indices(file)[1].tolist()) == (mask.region, mask.region_indices().tolist())
     write_mask(file, again)
     assert file.read_bytes() == first
     write_mask(file, StoredMask(mask, values, HEAD, {"task": "other"}))
     assert file.read_bytes() != first, "control"
+    alone = []
+    for one in (mask, other):
+        one.save(file)
+        assert sg.load_mask(file).equals(one)
+        alone.append(file.read_bytes())
+    assert (alone[0] == alone[1]) == mask.equals(other)
 
 
 def test_a_file_is_eight_bytes_for_each_parameter_and_a_header(tmp_path):
