@@ -245,6 +245,34 @@ def test_the_authors_rule_is_their_loop(rule, wrong):
     assert last.record["step"] == settings.steps and not last.mask.equals(found.mask), "control"
 
 
+@pytest.mark.parametrize("pulled", [1.0, 0.0])
+def test_localize_and_stitch_is_their_loop(pulled):
+    """`localize_utils.py: train_graft`: gradients of batches of 8 are summed, and l1 pulls each value to the nearer of 0 and 1."""
+    small, rate, l1 = Small(), 40.0, 0.05
+    mask = {name: logits.clone() for name, logits in small.start().logits.items()}
+    begun = {name: values > 0 for name, values in mask.items()}
+    for _ in range(10):
+        total = {name: torch.zeros_like(values) for name, values in mask.items()}
+        blended = {name: small.pretrained[name].lerp(small.finetuned[name], mask[name].sigmoid()) for name in mask}
+        for first in range(0, 24, 8):
+            rows, live = (
+                slice(first, first + 8),
+                {name: values.clone().requires_grad_() for name, values in blended.items()},
+            )
+            logits = functional_call(small.network, live, (small.inputs[rows],))
+            nn.functional.cross_entropy(logits, small.labels[rows]).backward()
+            for name, values in live.items():
+                total[name] += rate * values.grad * (small.finetuned[name] - small.pretrained[name])
+        for name, values in mask.items():
+            derivative = values.sigmoid() * (1 - values.sigmoid())
+            values -= total[name] * derivative - l1 * pulled * torch.where(values > 0, derivative, -derivative)
+    settings = changed(ABSOLUTE, steps=10, rate_kind="summed", learning_rate=rate, l1=l1 / rate, l1_of="distances")
+    learned = small.learn(settings.on_mean_loss(examples=24))[1].logits
+    assert any(bool(((values > 0) != begun[name]).any()) for name, values in mask.items()), "control: some crossed"
+    assert (distance(learned, mask) < 1e-6) == bool(pulled), "control: without l1 it isn't theirs"
+    assert distance(small.learn(settings.on_mean_loss(examples=8))[1].logits, mask) > 0.1, "control: of one batch"
+
+
 def test_the_last_mask_is_kept_without_a_score():
     def refuse() -> Scores:
         raise AssertionError("it was scored")

@@ -38,6 +38,7 @@ class LocalizerInput:
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
     `scores()`, where a localizer may choose by dev, are of the model with the weights as they are.
     The function of the next batch passes over it if it is called with True.
+    examples: how many training examples there are, 0 where that isn't known.
     """
 
     region: Region
@@ -49,6 +50,7 @@ class LocalizerInput:
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
     scores: Callable[[], Scores] | None = None
+    examples: int = 0
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import TrainingError
+from ..errors import ParamsError, TrainingError
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import LazyTensors, Region, Tensors
@@ -39,6 +39,8 @@ from .registry import Budget, FoundMask
 
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
+# examples of each batch whose mean losses Localize-and-Stitch sums (localize_utils.py: train_graft divides by first_batch, always 1)
+SUMMED_BATCH = 8
 
 
 class Learned(Movement):
@@ -49,14 +51,20 @@ class Learned(Movement):
     base_share: float = Field(0.1, ge=0, le=1, description="size of the base as a share of the budget")
     # beyond, the slope of a mask value this near 1 is lost in float32
     offset: float = Field(10.0, gt=0, le=12, description="mask logits start at -offset, on the base at +offset")
-    l1: Weight = Field(0.0, description="weight of the sum of all mask values in the loss")
+    l1: Weight = Field(0.0, description="weight in the loss of the sum over the region that l1_of names")
+    l1_of: Literal["values", "distances"] = Field(
+        "values",
+        description="values: of the mask values; distances: of theirs to 0 or 1, whichever is nearer (Localize-and-Stitch)",
+    )
     steps: Count = Field(20, description="gradient steps on the mask logits; 0 keeps the base alone")
-    rate_kind: Literal["relative", "absolute"] = Field(
-        "relative", description="relative: scale-free; absolute: as the paper's"
+    rate_kind: Literal["relative", "absolute", "summed"] = Field(
+        "relative",
+        description="relative: scale-free; absolute: on the mean loss, the paper's; summed: on the sum of the mean losses of "
+        "batches of 8, Localize-and-Stitch's",
     )
     learning_rate: Rate = Field(
         4.0,
-        description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; absolute: step size",
+        description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; else the step size",
     )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
     rule: Literal["top_k", "threshold"] = Field(
@@ -73,7 +81,24 @@ class Learned(Movement):
         base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
         start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
         gradient = evidence.batch_gradients(self.batch_size)
-        return learn_mask(evidence.weights, start, budget.k, self, gradient, evidence.scores)
+        return learn_mask(
+            evidence.weights, start, budget.k, self.on_mean_loss(evidence.examples), gradient, evidence.scores
+        )
+
+    def on_mean_loss(self, examples: int) -> "Learned":
+        """The same search as steps on the mean loss of all these training examples: `summed` as an absolute rate.
+
+        The sum of the mean losses of batches of 8 is the mean loss times the number of batches, while l1 stands beside the sum.
+        """
+        if self.rate_kind != "summed":
+            return self
+        if not examples:
+            raise ParamsError(
+                "rate_kind: summed needs the number of training examples, which isn't known here; say absolute"
+            )
+        batches = examples / SUMMED_BATCH
+        changes = {"rate_kind": "absolute", "learning_rate": self.learning_rate * batches, "l1": self.l1 / batches}
+        return self.model_copy(update=changes)
 
 
 @dataclass
@@ -98,19 +123,21 @@ class MaskLogits:
         for name, logits in self.logits.items():
             weights[name].data.copy_(self.pretrained[name]).lerp_(self.finetuned[name], logits.sigmoid())
 
-    def gradient(self, name: str, weights: Tensors, l1: float = 0.0) -> Tensor:
-        """d(Loss + l1 * sum of sigmoid(T))/dT of one tensor, from dLoss/dweight."""
-        gamma = self.logits[name].sigmoid()
+    def gradient(self, name: str, weights: Tensors, l1: float = 0.0, l1_of: str = "values") -> Tensor:
+        """d(Loss + l1 * sum)/dT of one tensor, from dLoss/dweight; the sum is of sigmoid(T), or of min(sigmoid(T), 1 - sigmoid(T))."""
+        logits = self.logits[name]
+        gamma = logits.sigmoid()
         slope = gamma.mul_(1 - gamma)
         moved = self.finetuned[name] - self.pretrained[name]
         if l1:
-            return slope.mul_(moved.mul_(weights[name].grad).add_(l1))
+            pull = l1 if l1_of == "values" else torch.where(logits > 0, -l1, l1)
+            return slope.mul_(moved.mul_(weights[name].grad).add_(pull))
         return slope.mul_(moved).mul_(weights[name].grad)
 
-    def step(self, weights: Tensors, rate: float, l1: float = 0.0) -> None:
+    def step(self, weights: Tensors, rate: float, l1: float = 0.0, l1_of: str = "values") -> None:
         """One gradient step on T."""
         for name, logits in self.logits.items():
-            logits.sub_(self.gradient(name, weights, l1), alpha=rate)
+            logits.sub_(self.gradient(name, weights, l1, l1_of), alpha=rate)
 
     def relative(self, weights: Tensors, settings: Learned, k: int) -> float:
         """The step size that `rate_kind="relative"` stands for, from the first gradient of the loss.
@@ -236,7 +263,7 @@ def learn_mask(
             if step == 0 and settings.rate_kind == "relative":
                 now.read_losses()
                 now.rate = start.relative(weights, settings, k)
-            start.step(weights, now.rate, settings.l1)
+            start.step(weights, now.rate, settings.l1, settings.l1_of)
             if loop:
                 loop.keep(partial(now.state, step + 1))
     mask, step, _ = now.best
