@@ -6,7 +6,7 @@ the mask are the base's.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -30,8 +30,8 @@ Places = list[tuple[Tensor, Tensor | None, Tensor]]
 
 def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
     """The chosen parameters, by default all that moved except heads; raises ModelError if there are none."""
-    before, after = _pair(base, tuned)
-    heads, every = _heads(base), [*named_weights(base)]
+    before, after = states_of(base, tuned)
+    heads, every = heads_of(base), [*named_weights(base)]
     among = [name for name in every if name not in heads] if parameters is None else chosen(every, parameters)
     moved = [name for name in among if not torch.equal(before[name], after[name])]
     if not moved:
@@ -79,7 +79,7 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
     before, after = fitting(base, tuned, mask)
     buffers = {name for name, _ in base.named_buffers()}
-    heads = _heads(base)
+    heads = heads_of(base)
     whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
     places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
     return places + [(before[name], None, after[name].detach().clone()) for name in whole]
@@ -87,7 +87,7 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
 
 def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str, Tensor]]:
     """Parameters and buffers of both; raises ModelError if they or the mask are of several architectures."""
-    before, after = _pair(base, tuned)
+    before, after = states_of(base, tuned)
     if not isinstance(mask, GraftMask):
         raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
     for name, shape in mask.region.shapes.items():
@@ -105,7 +105,12 @@ def write(places: Places) -> None:
     """Write the values, on each tensor's device and in its dtype."""
     with torch.no_grad():
         for tensor, at, values in places:
-            tensor.copy_(values) if at is None else put_at(tensor.detach(), at, values)
+            if at is not None:
+                put_at(tensor.detach(), at, values)
+            elif tensor.shape == values.shape:
+                tensor.copy_(values)
+            else:  # a head of another size
+                tensor.data = values.to(tensor).clone()
 
 
 def is_head(name: str) -> bool:
@@ -115,21 +120,28 @@ def is_head(name: str) -> bool:
     return name.partition(".")[0] in HEADS
 
 
-def _heads(model: nn.Module) -> set[str]:
+def heads_of(model: nn.Module) -> set[str]:
     """Parameters of heads alone: a weight that a head shares with another part is none."""
     shared = {weight for name, weight in model.named_parameters(remove_duplicate=False) if not is_head(name)}
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
-def _pair(base: nn.Module, tuned: nn.Module) -> list[dict[str, Tensor]]:
-    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match."""
+def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> list[dict[str, Tensor]]:
+    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match.
+
+    Those in `whole`, by default the heads, may have other shapes, such as a head of 1,000 classes that became one of 10.
+    """
     for model in (base, tuned):
         if not isinstance(model, nn.Module):
             raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
         if empty := [name for name, weight in model.named_parameters() if weight.is_meta or is_lazy(weight)]:
             raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
     sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
-    kinds = [{name: f"{[*values.shape]} of {values.dtype}" for name, values in side.items()} for side in sides]
+    whole = {*whole} or heads_of(base)
+    kinds = [
+        {name: f"{'' if name in whole else [*values.shape]} of {values.dtype}" for name, values in side.items()}
+        for side in sides
+    ]
     for name in {**sides[0], **sides[1]}:
         first, second = (kind.get(name, "missing") for kind in kinds)
         if first != second:
