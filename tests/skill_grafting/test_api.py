@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as t
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import skill_grafting as sg
 from skill_grafting import merging
@@ -439,6 +440,70 @@ def test_buffers_that_a_forward_replaces_are_as_before():
         base(torch.zeros(1, 3))
         assert base.seen == 1, "the control"
     assert base.seen == 0
+
+
+class Cached(nn.Module):
+    """A body, and a cache that is made anew with every input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.Linear(3, 3), nn.Linear(3, 2)
+        self.register_buffer("rows", torch.arange(6.0).reshape(2, 3), persistent=False)
+        self.register_buffer("later", None)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.rows = torch.cat([self.rows, inputs])
+        self.later = inputs
+        return self.out(self.body(self.rows))
+
+
+def replaced_weight(model: nn.Module) -> None:
+    model.body.weight = nn.Parameter(model.body.weight.detach() * 1)
+
+
+def replaced_buffer_memory(model: nn.Module) -> None:
+    model.rows.data = torch.zeros(5, 3, dtype=torch.float64)
+
+
+INSIDE: dict[str, Callable[[nn.Module], object]] = {
+    "a buffer grew": lambda model: model(torch.ones(2, 3)),
+    "a buffer went": lambda model: delattr(model, "rows"),
+    "a buffer has other memory": replaced_buffer_memory,
+    "weights were loaded in place of the old": lambda model: model.load_state_dict({k: v * 1 for k, v in model.state_dict().items()}, assign=True),
+    "a weight was replaced": replaced_weight,
+    "a layer was replaced": lambda model: setattr(model, "body", copy.deepcopy(model.body)),
+    "a weight has other memory": lambda model: setattr(model.body.weight, "data", torch.zeros(1, 9)),
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_whatever_happens_inside_is_put_back_and_the_caller_s_own_error_leaves(what):
+    base, tuned = Cached(), Cached()
+    mask, body, weight = sg.localize(base, tuned, sparsity=1.0), base.body, base.body.weight
+    before = {**state(base), "rows": base.rows.clone()}
+    for error in (None, KeyError("own")):
+        try:
+            with sg.grafted(base, tuned, mask) as model:
+                INSIDE[what](model)
+                assert not same({**state(base), "rows": getattr(base, "rows", torch.ones(1))}, before), "control"
+                if error:
+                    raise error
+        except KeyError as caught:
+            assert caught is error
+        assert same({**state(base), "rows": base.rows}, before) and base.later is None
+        assert base.body is body and base.body.weight is weight
+
+
+def test_a_model_that_is_turned_inside_stays_turned_and_pruned_layers_stay_pruned():
+    base, tuned = Cached(), Cached()
+    mask = sg.localize(base, tuned, sparsity=1.0)
+    wanted = copy.deepcopy(base).to(torch.bfloat16)
+    with sg.grafted(base, tuned, mask):
+        base.to(torch.bfloat16)
+    assert same(state(base), state(wanted)) and torch.equal(base.rows, wanted.rows)
+    with sg.grafted(tuned, Cached(), mask):
+        prune.l1_unstructured(tuned.body, "weight", amount=0.5)
+    assert {"body.weight_orig", "body.weight_mask"} <= state(tuned).keys() and tuned(torch.ones(1, 3)).shape == (3, 2)
 
 
 def test_heads_are_known_in_wrappers_and_shared_weights_are_none():

@@ -6,7 +6,8 @@ the mask are the base's.
 """
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import ModelError, ParamsError
-from .apply import put_at, take_at
+from .apply import take_at
 from .mask import GraftMask
+from .places import Places, swapped, write
 from .region import Region, named_weights
 
 # what DataParallel, torch.compile and peft put before the names
@@ -24,8 +26,6 @@ WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
 HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 # glob patterns such as `encoder.*.weight`, or a predicate of the name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
-# a parameter or buffer, flat indices in it (None: all of it), and values for these
-Places = list[tuple[Tensor, Tensor | None, Tensor]]
 
 
 def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
@@ -75,6 +75,13 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
     return model
 
 
+@contextmanager
+def grafted(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Iterator[nn.Module]:
+    """The base itself as the graft of a mask inside `with`; afterwards what was swapped and buffers are as before (see `swapped`)."""
+    with swapped(base, places_of(base, tuned, mask)):
+        yield base
+
+
 def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
     before, after = fitting(base, tuned, mask)
@@ -94,23 +101,6 @@ def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str
         if name not in before or before[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
     return [before, after]
-
-
-def read(places: Places) -> Places:
-    """The same places with their current values."""
-    return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in places]
-
-
-def write(places: Places) -> None:
-    """Write the values, on each tensor's device and in its dtype."""
-    with torch.no_grad():
-        for tensor, at, values in places:
-            if at is not None:
-                put_at(tensor.detach(), at, values)
-            elif tensor.shape == values.shape:
-                tensor.copy_(values)
-            else:  # a head of another size
-                tensor.data = values.to(tensor).clone()
 
 
 def is_head(name: str) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import MaskError
 from ..grafting.apply import put_at, take_at
-from ..grafting.modules import write
+from ..grafting.places import write
 from ..grafting.region import Tensors, named_weights
 from ..io import write_json
 from ..models.probing import some_words, without_cache

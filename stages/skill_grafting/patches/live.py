@@ -16,22 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from ..errors import MaskError, ModelError, ParamsError
+from ..grafting import modules
 from ..grafting.mask import GraftMask
-from ..grafting.modules import Places, places_of, read, write
+from ..grafting.places import Places, swapped, unswapped, write
 from ..grafting.region import Tensors, named_weights
 from ..models.anatomy import CLASSES
 from ..models.folders import find_checkpoint
 from ..models.loading import load_model
 from .patch_file import GraftFile, read_patch, require_head
-
-# model -> the values to put back for each patch that is on it, the latest last
-APPLIED: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,32 +101,26 @@ def grafted(
 
     The graft is a patch, or a fine-tuned model and a mask.  Swapped are the values inside the mask, a head (for a patch also
     the labels in the config), and of a fine-tuned model the buffers that differ, such as the running statistics of BatchNorm.
-    What training inside `with` changes in other parameters stays changed; buffers don't.
+    What training inside `with` changes in other parameters stays changed; buffers don't (see `swapped`).
     May be nested: the inner graft lies on the outer one.  Raises MaskError like `open_patch`, which it calls for a path;
     ModelError if the patch was opened for another model, or if the fine-tuned one doesn't fit.
     """
     if mask is None and isinstance(graft, nn.Module):
         raise ParamsError("mask: goes with a fine-tuned model; a patch has its own")
     if mask is not None:
-        graft = OpenPatch(Path("mask"), model, places_of(model, graft, mask), {})
+        with modules.grafted(model, graft, mask):
+            yield model
+        return
     opened = graft if isinstance(graft, OpenPatch) else open_patch(graft, model)
     if opened.model is not model:
         raise ModelError(f"{opened.path}: was opened for another model than this {type(model).__name__}")
-    before, config = read(opened.places), {name: getattr(model.config, name, None) for name in opened.config}
-    applied = APPLIED.setdefault(model, [])
-    applied.append(before)
-    # by name, as a model may put new tensors in the place of its buffers
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    config = {name: getattr(model.config, name, None) for name in opened.config}
     try:
-        write(opened.places)
-        _set_config(model, opened.config)
-        yield model
+        with swapped(model, opened.places):
+            _set_config(model, opened.config)
+            yield model
     finally:
-        write(before)
-        write([(buffer, None, buffers[name]) for name, buffer in model.named_buffers() if name in buffers])
         _set_config(model, config)
-        if applied.pop() is not before:
-            raise RuntimeError("patches left a model in another order than `with` nests them: load it anew")
 
 
 def _set_config(model: nn.Module, config: dict[str, Any]) -> None:
@@ -145,7 +136,7 @@ def _places(patch: GraftFile, model: nn.Module, title: str) -> Places:
     # what the base model has no values of, whatever it is a part of
     head = {name: weight for name, weight in weights.items() if new_head and name not in patch.region.shapes}
     known = {name: weight for name, weight in weights.items() if name not in head}
-    with _without_patches(model):
+    with unswapped(model):
         _require_base(patch, known, title)
     padding, tokens = patch.use.config["pad_token_id"], getattr(model.config, "vocab_size", None)
     if padding is not None and tokens is not None and padding >= tokens:
@@ -176,17 +167,3 @@ def _require_base(patch: GraftFile, known: Tensors, title: str) -> None:
         rounded = {weight.dtype for weight in known.values()} - {torch.float32}
         hint = "; its numbers are rounded: load it in float32, open the patch, then turn it into another dtype"
         raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
-
-
-@contextmanager
-def _without_patches(model: nn.Module) -> Iterator[None]:
-    """The model as it is without the patches that are on it."""
-    taken_off: list[Places] = []
-    try:
-        for before in reversed(APPLIED.get(model, [])):
-            taken_off.append(read(before))
-            write(before)
-        yield
-    finally:
-        for places in reversed(taken_off):
-            write(places)
