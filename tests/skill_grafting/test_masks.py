@@ -47,8 +47,11 @@ def test_masks_are_sets(masks):
     for made, wanted in ((first & second, one & other), (first | second, one | other), (first - second, one - other)):
         assert made.region_indices().tolist() == sorted(wanted)
         assert made.selected == sum(made.counts.values()) == len(wanted)
-        assert made.equals(GraftMask.from_region_indices(first.region, made.region_indices().flip(0)))
-    assert first.equals(second) == (one == other) and first.overlap(second) == second.overlap(first)
+        again = GraftMask.from_region_indices(first.region, made.region_indices().flip(0))
+        assert made == again and hash(made) == hash(again) and len(made) == len(wanted)
+        assert torch.equal(first.region.flatten(made.dense()).nonzero().reshape(-1), made.region_indices())
+    assert {*(~first).region_indices().tolist()} == {*range(first.region.size)} - one and ~~first == first
+    assert (first == second) == (one == other) and first != one and first.overlap(second) == second.overlap(first)
     assert first.overlap(second) == (len(one & other) / len(one | other) if one | other else 0)
     assert share_inside(first, second)["overlap"] == (len(one & other) / len(other) if other else 0)
     assert first.sparsity == len(one) / first.region.size
@@ -57,9 +60,19 @@ def test_masks_are_sets(masks):
 def test_masks_of_two_regions_are_no_sets_of_one():
     first, other = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
     for join in (lambda: first | other, lambda: first & other, lambda: first - other, lambda: first.overlap(other)):
-        with pytest.raises(ValueError, match="of two regions: localize both with the same parameters="):
+        with pytest.raises(MaskError, match="of two regions: localize both with the same parameters="):
             join()
-    assert not first.equals(other)
+    assert first != other
+
+
+def test_masks_are_compared_by_what_they_select_alone():
+    one, other = (Region(dict.fromkeys(names, (2, 2))) for names in ("ab", "ba"))
+    first, second = (GraftMask(region, {"b": torch.tensor([1, 3])}) for region in (one, other))
+    assert first == second == GraftMask(one, {"a": torch.empty(0, dtype=torch.int64), **first.indices}) != GraftMask.empty(one)
+    assert (first | GraftMask.full(other)) == GraftMask.full(one) and {first: 1}[second] == 1
+    for indices in ([1], torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]), torch.tensor([1], dtype=torch.int32)):
+        with pytest.raises(MaskError, match="b: indices must be one row of int64, sorted"):
+            GraftMask(one, {"b": indices})
 
 
 def test_modules_are_counted_by_their_names():
@@ -89,16 +102,16 @@ def test_budget_is_the_floor_without_binary_rounding():
 
 @pytest.mark.parametrize("indices", [[3, 2], [2, 2], [-1, 0], [0, 11]])
 def test_masks_refuse_indices_that_are_unsorted_or_out_of_range(triple, indices):
-    with pytest.raises(ValueError, match="must rise strictly within"):
+    with pytest.raises(MaskError, match="must rise strictly within"):
         GraftMask(triple[0], {"a.bias": torch.tensor(indices)})
     assert GraftMask(triple[0], {"a.bias": torch.tensor([0, 10])}).selected == 2, "control"
 
 
 def test_masks_refuse_what_lies_in_no_tensor_of_the_region(triple):
     for index in (-1, 71, 10_000):
-        with pytest.raises(ValueError, match=r"within 0\.\.70"):
+        with pytest.raises(MaskError, match=r"within 0\.\.70"):
             GraftMask.from_region_indices(triple[0], torch.tensor([3, index]))
-    with pytest.raises(ValueError, match="other is not in the region"):
+    with pytest.raises(MaskError, match="other is not in the region"):
         GraftMask(triple[0], {"other": torch.tensor([0])})
 
 

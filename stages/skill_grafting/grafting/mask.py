@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..errors import MaskError
 from .region import Region
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly
@@ -33,14 +34,16 @@ class GraftMask:
     def __post_init__(self) -> None:
         for name, indices in self.indices.items():
             if name not in self.region.shapes:
-                raise ValueError(f"{name} is not in the region")
+                raise MaskError(f"{name} is not in the region")
+            if not isinstance(indices, Tensor) or indices.dtype != torch.int64 or indices.dim() != 1:
+                raise MaskError(f"{name}: indices must be one row of int64, sorted")
             size = prod(self.region.shapes[name])
             if len(indices) and (indices[0] < 0 or indices[-1] >= size or bool((indices[1:] <= indices[:-1]).any())):
-                raise ValueError(f"{name}: flat indices must rise strictly within 0..{size - 1}")
+                raise MaskError(f"{name}: flat indices must rise strictly within 0..{size - 1}")
 
     @classmethod
     def from_region_indices(cls, region: Region, region_indices: Tensor) -> "GraftMask":
-        """The mask of these region indices, which may come in any order."""
+        """The mask of these region indices, which may come in any order; MaskError if one isn't in the region."""
         return cls(region, region.split(region_indices))
 
     @classmethod
@@ -87,16 +90,45 @@ class GraftMask:
         return modules
 
     def __and__(self, other: "GraftMask") -> "GraftMask":
-        """What both masks select; ValueError unless they are of one region."""
+        """What both masks select; MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: mine[torch.isin(mine, theirs)])
 
     def __or__(self, other: "GraftMask") -> "GraftMask":
-        """What either mask selects; ValueError unless they are of one region."""
+        """What either mask selects; MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
 
     def __sub__(self, other: "GraftMask") -> "GraftMask":
-        """What this mask selects and the other doesn't; ValueError unless they are of one region."""
+        """What this mask selects and the other doesn't; MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: mine[~torch.isin(mine, theirs)])
+
+    def __invert__(self) -> "GraftMask":
+        """What this mask doesn't select."""
+        return GraftMask.full(self.region) - self
+
+    def __len__(self) -> int:
+        """Number of selected parameters."""
+        return self.selected
+
+    def __eq__(self, other: object) -> bool:
+        """True if both select the same parameters of the same region."""
+        if not isinstance(other, GraftMask):
+            return NotImplemented
+        same = self.region.shapes == other.region.shapes and self._counted() == other._counted()
+        return same and all(torch.equal(self.indices[name], other.indices[name]) for name in self._counted())
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self.region.shapes.items()), frozenset(self._counted().items())))
+
+    def equals(self, other: "GraftMask") -> bool:
+        """The same as ==, under torch's name for it."""
+        return self == other
+
+    def dense(self) -> dict[str, Tensor]:
+        """Name -> bool of the tensor's shape, True where the mask selects; of every tensor of the region."""
+        whole = {name: torch.zeros(prod(shape), dtype=torch.bool) for name, shape in self.region.shapes.items()}
+        for name, indices in self.indices.items():
+            whole[name][indices] = True
+        return {name: flat.reshape(self.region.shapes[name]) for name, flat in whole.items()}
 
     def overlap(self, other: "GraftMask") -> float:
         """|A ∩ B| / |A ∪ B| (intersection over union, table 8 of the paper), 0 if both are empty."""
@@ -114,18 +146,21 @@ class GraftMask:
     def __repr__(self) -> str:
         return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"
 
+    def _counted(self) -> dict[str, int]:
+        """`counts` of tensors of which something is selected."""
+        return {name: count for name, count in self.counts.items() if count}
+
     def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
         if not isinstance(other, GraftMask):
             return NotImplemented
-        if [*self.region.shapes.items()] != [*other.region.shapes.items()]:
-            raise ValueError("the masks are of two regions: localize both with the same parameters=")
-        return self.from_region_indices(self.region, join(self.region_indices(), other.region_indices()))
+        if self.region.shapes != other.region.shapes:
+            raise MaskError("the masks are of two regions: localize both with the same parameters=")
+        nothing = torch.empty(0, dtype=torch.int64)
+        names = [name for name in self.region.shapes if name in self.indices or name in other.indices]
+        made = {name: join(self.indices.get(name, nothing), other.indices.get(name, nothing)) for name in names}
+        return GraftMask(self.region, {name: indices for name, indices in made.items() if len(indices)})
 
     def region_indices(self) -> Tensor:
         """Sorted region indices of the selected parameters, int64, shape (selected,)."""
         parts = [self.indices[name] + start for name, start in self.region.starts.items() if name in self.indices]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-    def equals(self, other: "GraftMask") -> bool:
-        """True if both select the same parameters of the same region."""
-        return self.region == other.region and torch.equal(self.region_indices(), other.region_indices())

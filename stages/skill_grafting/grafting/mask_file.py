@@ -48,7 +48,7 @@ def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, 
 
 def read_mask(path: Path) -> StoredMask:
     """Read a mask file; raises MaskError if it is missing, damaged or of another format."""
-    about = read_header(path)
+    about, bare = read_header(path), False
     try:
         parts: dict[str, dict[str, Tensor]] = {"indices": {}, "values": {}, "head": {}}
         with safe_open(path, framework="pt") as file:
@@ -60,13 +60,11 @@ def read_mask(path: Path) -> StoredMask:
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
         mask = GraftMask(region, ordered)
-        if mask.indices and not parts["values"]:
-            raise MaskError(
-                f"{path}: a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it"
-            )
+        if bare := bool(mask.indices and not parts["values"]):
+            raise ValueError("a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it")
         _check(mask, parts, about)
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise MaskError(f"{path}: damaged: {error}") from error
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, MaskError) as error:
+        raise MaskError(f"{path}: {'' if bare else 'damaged: '}{error}") from error
     return StoredMask(mask, parts["values"], parts["head"], about)
 
 

@@ -10,6 +10,8 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
+from ..errors import MaskError
+
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
     from torch.nn import Module, Parameter
@@ -84,12 +86,12 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) by tensor, from region indices; ValueError if one isn't within 0..size - 1."""
+        """Sorted flat indices (int64) by tensor, from region indices; MaskError if one isn't within 0..size - 1."""
         import torch
 
         indices = torch.sort(region_indices.to(torch.int64)).values
         if len(indices) and (indices[0] < 0 or indices[-1] >= self.size):
-            raise ValueError(f"region indices must be within 0..{self.size - 1}")
+            raise MaskError(f"region indices must be within 0..{self.size - 1}")
         bounds = torch.searchsorted(indices, torch.tensor([*self.starts.values(), self.size]))
         parts = {}
         for (name, start), first, end in zip(self.starts.items(), bounds, bounds[1:], strict=False):
