@@ -37,7 +37,7 @@ class DataParams(Section):
     source: Literal["packaged", "hub", "local"]
     root: str
     columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str]
-    k: int = Field(ge=1, le=1_000_000)
+    k: Annotated[int, Field(ge=1, le=1_000_000)] | None
     scarce: Literal["error", "split"]
     dev_share: Share
     test_max: Count

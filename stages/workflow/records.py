@@ -128,7 +128,7 @@ def label_kinds(labels: pd.Series) -> pd.Series:
 def run_frame(params: Any) -> pd.DataFrame:
     """One row about the run: model, mode, shots and size of the graft."""
     model, data = params.model, params.data
-    shots = f"{'at most ' if data.scarce == 'split' else ''}{data.k}"
+    shots = "all" if data.k is None else f"{'at most ' if data.scarce == 'split' else ''}{data.k}"
     return pd.DataFrame([{
         "model": TITLES.get(model.name, model.name), "mode": model.mode, "shots": shots,
         "size": small_percent(params.graft.sparsity), "tasks": len(params.tasks), "seeds": len(params.seeds),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from skill_grafting.data.local import load_local
 from skill_grafting.data.packaged import READERS
 from skill_grafting.data.packages import find_package, packages
 from skill_grafting.data.rows import text_key
@@ -321,6 +322,41 @@ def test_scarce_classes_are_an_error_that_says_what_to_do_and_what_was_passed_ov
     assert passed == "task movies: 3 more have a text that is also in test, in another such row, or under two labels"
     with pytest.raises(DataError, match="task movies: its data has no test split"):
         draw(make_rows(tests=0))
+
+
+def test_splits_that_are_given_for_each_seed_are_taken_as_they_are(tmp_path):
+    """Also rows that are there twice, in two splits or under two labels, of which none is drawn otherwise."""
+    odd = [row("twice"), row("twice"), row("both", "negative"), row("both"), row(" in test ", "negative")]
+    parts = {
+        "16-13": {"train": odd, "dev": many(5, "dev"), "test": [row("in test", "negative"), *many(3, "test")]},
+        "21": {"train": many(4), "dev": [row("twice")], "test": many(2, "test")},
+    }
+    for folder, splits in parts.items():
+        for split, rows in splits.items():
+            write_rows(tmp_path / "mine" / folder / f"{split}.jsonl", rows)
+    table = build_table(SPEC, *load_local(SPEC, tmp_path))
+    assert not table.card["held_out"] and table.card["counts"]["test"] == {"negative": 3, "positive": 1}, "each once"
+
+    def drawn(rows, seed, k=None):
+        return draw_sample(rows, LABELS, "mine", seed, settings(k=k, test_max=0))
+
+    for folder, splits in parts.items():
+        sample = drawn(table.rows, int(folder.rpartition("-")[2]))
+        for split, rows in splits.items():
+            told = sorted((item["sentence1"].strip(), item["label"]) for item in rows)
+            assert sorted((item["sentence1"], item["label"]) for item in sample[split]) == told
+    with pytest.raises(DataError, match="task mine: no splits are given for seed 7; there are those of 13, 21"):
+        drawn(table.rows, 7)
+    with pytest.raises(DataError, match="its dev split has 0 rows of class 'negative', but data.k=2; .* set data.k to null"):
+        drawn(table.rows, 21, k=2)
+
+
+def test_without_a_k_all_rows_of_train_and_of_dev_are_taken():
+    rows = [*make_rows(per_label=3), in_split("dev", "positive", "dev")]
+    sample = draw(rows, k=None)
+    assert [len(sample[split]) for split in ("train", "dev", "test")] == [6, 1, 10]
+    with pytest.raises(DataError, match="no dev split, which data.k=null takes whole"):
+        draw(rows[:-1], k=None)
 
 
 @pytest.mark.parametrize(("available", "share", "sizes"), [

@@ -64,15 +64,15 @@ def test_jsonl_and_gzip(folder):
     assert origin["files"]["test"]["name"] == "test.jsonl.gz" and len(origin["files"]["train"]["sha256"]) == 64
 
 
-TEXTS = ['a "good" one', "tab\there", "line\nbreak", "NA", "null", "007", "1.0", "#no", '"', " and a \u2028 ", "last", "x"]
+TEXTS = ['a "good" one', "one, two; three", "tab\there", "line\nbreak", "NA", "null", "007", "1.0", "#no", '"', " and a \u2028 ", "last", "x"]
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize(("delimiter", "ending"), [(",", "csv"), ("\t", "tsv"), (";", "csv"), ("\t", "csv"), (",", "tsv")])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("form", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
 @pytest.mark.parametrize("texts", [TEXTS, ["line\nbreak", "x", "last"], ["plain", "x", "last"]])
-def test_what_a_writer_of_tables_wrote_is_read_as_it_was(folder, delimiter, encoding, form, texts):
-    with (folder / f"train.{'csv' if delimiter == ',' else 'tsv'}").open("w", encoding=encoding, newline="") as file:
+def test_what_a_writer_of_tables_wrote_is_read_as_it_was(folder, delimiter, ending, encoding, form, texts):
+    with (folder / f"train.{ending}").open("w", encoding=encoding, newline="") as file:
         rows = ([text, SINGLE.labels[number % 2]] for number, text in enumerate(texts))
         csv.writer(file, delimiter=delimiter, **form).writerows([["sentence1", "label"], *rows])
     assert [row["sentence1"] for row in read(folder)[0]["train"]] == texts
@@ -91,7 +91,7 @@ def test_quotation_marks_in_a_tsv_that_enclose_no_cells_are_text(folder, texts, 
 @pytest.mark.parametrize(("change", "given", "labels"), [
     ({"labels": ["0", "1"]}, [1, 0], ["1", "0"]),
     ({"labels": ["false", "true"]}, [True, False], ["true", "false"]),
-    ({"relabel": {"pos": "positive"}}, ["neutral"], ["neutral"]),  # tables.py leaves it out
+    ({"relabel": {"pos": "positive"}}, ["neutral", "", " "], ["neutral", None, None]),  # tables.py leaves these out
 ])  # fmt: skip
 def test_labels_are_taken_as_the_file_spells_them(folder, change, given, labels):
     (folder / "train.jsonl").write_bytes(as_jsonl([{"sentence1": "a", "label": label} for label in given]))
@@ -136,7 +136,9 @@ UGLY = [
     ("train.csv", b'sentence1,label\nb,positive\n"a,positive\nc,positive\n', ":3: not a valid table from here on: a quotation mark"),
     ("train.jsonl", b"", ": no rows in it"),
     ("train.jsonl", b'{"sentence1": "a", "lable": "x"}', ": no column 'label' (did you mean 'lable'?); the columns are sentence1, lable; name it by data.columns.label"),
-    ("train.csv", b"text;label\na;positive\n", "; cells of a .csv are separated by commas, those of a .tsv by tabs"),
+    ("train.csv", b"text;label\na;positive\n", ": no column 'sentence1'; the columns are text, label; name it by"),
+    ("train.csv", b"text|label\na|positive\n", "; cells are separated by commas, semicolons or tabs"),
+    ("train.csv", b"sentence1;label\na;b;positive\n", ":2: 3 cells, but the header has 2; a text with semicolons wants quotes"),
     ("train.csv", b"sentence1,label,label\na,positive,negative\n", ":1: two columns are called 'label'"),
     ("train.tsv", "sentence1\tlabel\nfine\tpositive\ncaf\xe9\tpositive\n".encode("latin-1"), ", line 3: not UTF-8 text (byte 4 of the line is 0xe9)"),
     ("train.jsonl.gz", b"no gzip", ": can't be read: Not a gzipped file"),
@@ -169,6 +171,9 @@ MISPLACED = [
     ({"train.jsonl": ROWS, "Test.csv": ROWS}, SINGLE, "HERE: Test.csv would not be read as test; "),
     ({"train.jsonl": ROWS, "test.csv.gz": ROWS}, SINGLE, "HERE: test.csv.gz would not be read as test; "),
     ({"train.jsonl": ROWS, "validation.csv": ROWS}, SINGLE, "HERE: validation.csv would not be read as dev; "),
+    ({"13/train.jsonl": ROWS, "13/test.jsonl": ROWS}, SINGLE, "HERE/13: no dev.jsonl (or .jsonl.gz, .csv, .tsv) here; there is test.jsonl"),
+    ({"train.jsonl": ROWS, "13/dev.jsonl": ROWS}, SINGLE, "HERE: train.jsonl is to be drawn from, the folder 13 holds splits"),
+    ({"16-13/dev.jsonl": ROWS, "13/dev.jsonl": ROWS}, SINGLE, "HERE: two of the folders 13, 16-13 are of one seed; keep one"),
     ({"../mines/train.jsonl": ROWS}, SINGLE, "task mine: there is no folder HERE (did you mean 'mines'?); ROOT has mines"),
 ]  # fmt: skip
 

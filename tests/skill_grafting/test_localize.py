@@ -398,9 +398,10 @@ def test_a_model_larger_than_the_free_memory_is_a_warning(cell, rows, tmp_path, 
 def test_labels_are_found_by_name_or_number(cell, tmp_path, capsys):
     rows = [*toy_rows(20, 1), toy_rows(20, 1)[0]]
     numbers = write_rows(tmp_path / "numbers.csv", rows, lambda label: str(TOY.labels.index(label)))
+    numbers.write_text(numbers.read_text() + "no one knows,\n")
     localize(*cell, tmp_path / "patch", f"--test none {COLUMNS} --localizer attribution --data {numbers}")
     said = " ".join(capsys.readouterr().out.split())
-    assert "; 1 dropped (duplicate: 1); labels by their numbers: 0 negative, 1 positive" in said
+    assert "; 2 dropped (duplicate: 1, no label: 1); labels by their numbers: 0 negative, 1 positive" in said
     beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")
     line = refused(capsys, *cell, tmp_path / "no", f"{COLUMNS} --localizer attribution --data {numbers} --test {beyond}")
     assert line == "--test: labels by their numbers, of which 9 stands for none; known: 0, 1"

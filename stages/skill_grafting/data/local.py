@@ -1,5 +1,6 @@
 """Data sets in files of the user's: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv.
 
+Splits of the user's own stand one folder deeper, in <root>/<task>/<seed>/ or, as LM-BFF names them, <root>/<task>/<k>-<seed>/.
 Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
 labels prompt and completion.  train has to be there.  Further columns don't matter.
 
@@ -34,6 +35,11 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 # tab-separated cells of which some stand in quotation marks, those inside them doubled, and no other mark is anywhere
 ENCLOSED = re.compile(r'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
 
+# what separates the cells of a table; its header tells which
+DELIMITERS = (",", ";", "\t")
+# a folder of given splits: its seed, behind the k of LM-BFF
+OF_SEED = re.compile(r"(?:\d+-)?(\d+)")
+
 # where the user names a column of the files
 SETTING = "data.columns.{}"
 
@@ -43,14 +49,35 @@ Record = dict[str, Any]
 def load_local(
     spec: TaskSpec, root: Path, columns: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[str, list[Row]], dict[str, Any]]:
-    """Give the raw rows of a task by split, and the name and SHA-256 of each file.
+    """Give the raw rows of a task by split, and the name and SHA-256 of each file; rows of given splits have their `seed`.
 
     `columns` maps our names to those of the file.  Raises DataError that names the file and the lines with a mistake.
     """
-    files = _files(_folder(spec, root))
-    rows = {split: read_file(path, spec, columns) for split, path in files.items()}
-    about = {split: {"name": path.name, "sha256": sha256_of(path)} for split, path in files.items()}
+    folder = _folder(spec, root)
+    given = {seed: _files(part, SPLITS) for seed, part in _of_seeds(folder).items()}
+    rows: dict[str, list[Row]] = {}
+    about = {}
+    for seed, files in given.items() or [(None, _files(folder, SPLITS[:1]))]:
+        for split, path in files.items():
+            read = read_file(path, spec, columns)
+            rows.setdefault(split, []).extend(read if seed is None else ({**row, "seed": seed} for row in read))
+            name = str(path.relative_to(folder))
+            about[split if seed is None else name] = {"name": name, "sha256": sha256_of(path)}
     return rows, {"source": "local", "files": about}
+
+
+def _of_seeds(folder: Path) -> dict[int, Path]:
+    """The folders of given splits by their seed; raises DataError if two are of one seed, or if there is a train file beside them."""
+    there = sorted(path for path in folder.iterdir() if path.is_dir() and OF_SEED.fullmatch(path.name))
+    found = {int(OF_SEED.fullmatch(path.name)[1]): path for path in there}
+    if len(found) < len(there):
+        raise DataError(
+            f"{folder}: two of the folders {', '.join(path.name for path in there)} are of one seed; keep one"
+        )
+    if there and (files := [f"train{ending}" for ending in ENDINGS if (folder / f"train{ending}").is_file()]):
+        beside = f"{files[0]} is to be drawn from, the folder {there[0].name} holds splits to be taken as they are"
+        raise DataError(f"{folder}: {beside}; keep one of the two")
+    return found
 
 
 def _folder(spec: TaskSpec, root: Path) -> Path:
@@ -67,17 +94,18 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
     )
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """The file of each split; raises DataError unless there is one of train, none twice, and no valid.csv or Test.CSV."""
+def _files(folder: Path, needed: Iterable[str]) -> dict[str, Path]:
+    """The file of each split; raises DataError unless there is one of those needed, none twice, and no valid.csv or Test.CSV."""
     there, endings = sorted(path.name for path in folder.iterdir()), f"{ENDINGS[0]} (or {', '.join(ENDINGS[1:])})"
     named = {split: [split + ending for ending in ENDINGS if (folder / (split + ending)).is_file()] for split in SPLITS}
-    if "train" not in (found := {split: names for split, names in named.items() if names}):
-        raise DataError(f"{folder}: no train{endings} here; there is {', '.join(there) or 'nothing'}")
+    found = {split: names for split, names in named.items() if names}
     stems = {name: name.partition(".")[0].lower() for name in there}
     meant = {name: ALIASES.get(stem, stem) for name, stem in stems.items()}
     if unread := [f"{name} would not be read as {split}" for name, split in meant.items() if named.get(split) == []]:
         rule = f"a file is called {' or '.join(SPLITS)} with {endings}, in small letters"
         raise DataError(f"{folder}: {', '.join(unread)}; {rule}")
+    for split in (split for split in needed if split not in found):
+        raise DataError(f"{folder}: no {split}{endings} here; there is {', '.join(there) or 'nothing'}")
     for split, names in found.items():
         if len(names) > 1:
             raise DataError(f"{folder}: {' and '.join(names)} both hold the split {split}; keep one")
@@ -148,10 +176,12 @@ def _once(pairs: list[tuple[str, Any]]) -> Record:
 def _table(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, Record | str]]:
     """Line number and record, or what is wrong with the line; the first line that is not empty has the names."""
     csv.field_size_limit(LONGEST_CELL)
-    tabs = path.suffix == ".tsv"
+    delimiter = _delimiter(path, text, {*wanted})
+    tabs = delimiter == "\t"
     form = {"quoting": csv.QUOTE_NONE} if tabs and not _is_quoted(text) else {"strict": True}
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if tabs else ",", **form)
-    advice = f"a text with {'tabs or line breaks' if tabs else 'commas'} wants quotes"
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **form)
+    inside = {",": "commas", ";": "semicolons", "\t": "tabs or line breaks"}[delimiter]
+    advice = f"a text with {inside} wants quotes"
     line, header = 1, None
     try:
         for cells in lines:
@@ -171,6 +201,17 @@ def _table(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, 
         yield line, f"not a valid table from here on: {end}"
 
 
+def _delimiter(path: Path, text: str, wanted: set[str]) -> str:
+    """What separates the cells of a table: by which its header has most of the wanted names, then most cells, then as its ending says."""
+    head, usual = re.search(r"[^\r\n]*\S[^\r\n]*|$", text)[0], "\t" if path.suffix == ".tsv" else ","
+
+    def fits(delimiter: str) -> tuple[int, int, bool]:
+        cells = next(csv.reader([head], delimiter=delimiter), ())
+        return len(wanted & {*cells}), len(cells), delimiter == usual
+
+    return max(DELIMITERS, key=fits)
+
+
 def _is_quoted(text: str) -> bool:
     """True if quotation marks enclose cells of a tab-separated text, as pandas writes them; in benchmarks' files they are text."""
     if not ENCLOSED.fullmatch(text):
@@ -188,7 +229,7 @@ def _require_columns(
     if there and lacking:
         absent = " and ".join(f"no column {name!r}{did_you_mean(name, there)}" for name in lacking.values())
         which = "name it by" if len(lacking) == 1 else "name them by"
-        other = "; cells of a .csv are separated by commas, those of a .tsv by tabs" if len(there) == 1 else ""
+        other = "; cells are separated by commas, semicolons or tabs" if len(there) == 1 else ""
         named = " and ".join(setting.format(name) for name in lacking)
         raise DataError(f"{path}: {absent}; the columns are {', '.join(there)}; {which} {named}{other}")
 
@@ -207,10 +248,12 @@ def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | st
         if half := SURROGATE.search(value or ""):
             return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
     if not (label or "").strip():
-        return f"the {label_column} is empty"
+        if spec.relabel is None:
+            return f"the {label_column} is empty"
+        label = None  # of another label, and left out by tables.py
     if spec.is_pair and second is None:
         return f"the {columns['sentence2']} is empty, which the task {spec.name} needs"
-    label = label.strip() if spec.labels else label
+    label = label.strip() if spec.labels and label else label
     if spec.labels and spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
     return {"sentence1": text or "", "sentence2": second, "label": label}

@@ -3,9 +3,11 @@
 Both come from the train split, whatever other splits there are.  Each class is put in an order that depends on its
 rows, the task and the seed alone; train is taken from the front and dev from the back.  So a sample doesn't change with
 the order of rows, with other classes, seeds or tasks, and the sample of a smaller k is part of that of a larger one.
+
+Nothing is drawn from splits that are given for each seed, nor without a k: then train and dev are all the rows that these splits have.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from ..errors import DataError
 from ..settings import DataParams
@@ -13,15 +15,45 @@ from .rows import Row, bare, capped, content, rank, text_key
 
 
 def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: DataParams) -> dict[str, list[Row]]:
-    """Give the rows of train, dev and test, which share no text; test is the same for every seed.
+    """Give the rows of train, dev and test.  Those that are drawn share no text, and test is the same for every seed.
 
     `rows` is a table, `labels` are the task's, `data` has the settings k, scarce, dev_share and test_max.  Training rows whose
-    text is also in the test split are passed over.  Raises DataError of all classes that have too few rows.
+    text is also in the test split are never drawn.  Raises DataError of all classes that have too few rows.
     """
+    given = sorted({one for row in rows for one in row.get("seeds", ())})
+    if given and seed not in given:
+        raise DataError(
+            f"task {task}: no splits are given for seed {seed}; there are those of {', '.join(map(str, given))}"
+        )
+    rows = [row for row in rows for _ in range(row["seeds"].count(seed))] if given else rows
     tests = [row for row in rows if row["split"] == "test"]
     if not tests:
         raise DataError(f"task {task}: its data has no test split")
-    pool = _pool(rows, {text_key(row) for row in tests})
+    whole = given or data.k is None
+    sample = _whole(rows, labels, task, data.k) if whole else _drawn(rows, labels, task, seed, data)
+    chosen = {split: sorted(part, key=lambda row: _place(row, task, seed)) for split, part in sample.items()}
+    chosen["test"] = capped(tests, data.test_max)
+    return {split: [*map(bare, part)] for split, part in chosen.items()}
+
+
+def _whole(rows: list[Row], labels: list[str], task: str, k: int | None) -> dict[str, list[Row]]:
+    """All rows of train and dev; raises DataError if one has none, or not k of each class where there is a k."""
+    sample = {split: [row for row in rows if row["split"] == split] for split in ("train", "dev")}
+    if not sample["dev"]:
+        raise DataError(
+            f"task {task}: there is no dev split, which data.k=null takes whole; add one, or set data.k to a number"
+        )
+    for split, part in sample.items():
+        counts = Counter(row["label"] if labels else None for row in part)
+        for label in (label for label in labels or [None] if k not in (None, counts[label])):
+            what = f"{counts[label]} rows" + (f" of class {label!r}" if label else "")
+            needs = f"but data.k={k}; splits of a seed are taken as they are, so set data.k to null"
+            raise DataError(f"task {task}: its {split} split has {what}, {needs}")
+    return sample
+
+
+def _drawn(rows: list[Row], labels: list[str], task: str, seed: int, data: DataParams) -> dict[str, list[Row]]:
+    pool = _pool(rows, {text_key(row) for row in rows if row["split"] == "test"})
     sample: dict[str, list[Row]] = {"train": [], "dev": []}
     problems = []
     for label in labels or [None]:
@@ -37,9 +69,7 @@ def draw_sample(rows: list[Row], labels: list[str], task: str, seed: int, data: 
         passed = sum(row["split"] == "train" for row in rows) - len(pool)
         over = f"task {task}: {passed} more have a text that is also in test, in another such row, or under two labels"
         raise DataError("\n".join(problems + [over] * (passed > 0)))
-    chosen = {split: sorted(drawn, key=lambda row: _place(row, task, seed)) for split, drawn in sample.items()}
-    chosen["test"] = capped(tests, data.test_max)
-    return {split: [*map(bare, part)] for split, part in chosen.items()}
+    return sample
 
 
 def spread(rows: list[Row], most: int) -> list[Row]:

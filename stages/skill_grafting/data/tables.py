@@ -1,7 +1,7 @@
 """From raw rows to the table of a data set: tidied, without duplicates, with a test split.
 
-A row of a table is a dict with split, sentence1, sentence2 (or None) and label.  Rows stand in an
-order that depends on their content alone, so the same rows give the same bytes.
+A row of a table is a dict with split, sentence1, sentence2 (or None) and label; one of given splits also has the seeds whose split
+it is in, each as often as it is there.  Rows stand in an order that depends on their content alone, so the same rows give the same bytes.
 """
 
 from collections import Counter, defaultdict
@@ -43,19 +43,25 @@ def build_table(
     """Turn the raw rows of each split into a table with a card.
 
     White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and
-    texts with two labels are dropped and counted.  A test split that the source has is kept even where its texts are also in
-    train; without one, `spec.holdout` of the training rows become test, by content.  Raises DataError for unknown labels and
-    splits without rows; where too few rows are held out, with this advice, in which braces stand for the setting.
+    texts with two labels are dropped and counted.  Of given splits, whose rows have a `seed`, repeated rows and texts with two labels
+    stay.  A test split that the source has is kept even where its texts are also in train; without one, `spec.holdout` of the
+    training rows become test, by content.  Raises DataError for unknown labels and splits without rows; where too few rows are held
+    out, with this advice, in which braces stand for the setting.
     """
     dropped: dict[str, Counter] = {split: Counter() for split in SPLITS if split in raw}
     pair = spec.is_pair or any(row.get("sentence2") is not None for rows in raw.values() for row in rows)
     tidied = {split: _tidied(spec, raw[split], pair, reasons) for split, reasons in dropped.items()}
-    splits = {split: _distinct(spec, tidied[split], reasons) for split, reasons in dropped.items()}
+    given = any("seed" in row for rows in raw.values() for row in rows)
+    splits = {
+        split: _of_seeds(tidied[split]) if given else _distinct(spec, tidied[split], reasons)
+        for split, reasons in dropped.items()
+    }
     _require_rows(spec, splits, dropped)
     held_out = "train" in splits and "test" not in splits
     if held_out:
         splits = _hold_out(spec, splits, dropped, advice)
-    rows = [{"split": split, **bare(row)} for split in SPLITS for row in sorted(splits.get(split, []), key=place)]
+    ordered = ((split, row) for split in SPLITS for row in sorted(splits.get(split, []), key=place))
+    rows = [{"split": split, **bare(row), **({"seeds": row["seeds"]} if given else {})} for split, row in ordered]
     texts = texts_of(rows)
     return Table(rows, _card(spec, origin, rows, texts, dropped, held_out), texts)
 
@@ -123,7 +129,7 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
             dropped["empty text"] += 1
         else:
             texts = {"sentence1": sentence1, "sentence2": sentence2 or None}
-            tidied.append({**texts, "label": label, "group": row.get("group")})
+            tidied.append({**texts, "label": label, "group": row.get("group"), "seed": row.get("seed")})
     return tidied
 
 
@@ -152,6 +158,14 @@ def _distinct(spec: TaskSpec, rows: list[Row], dropped: Counter) -> list[Row]:
         elif kept.setdefault(content(row), row) is not row:
             dropped["duplicate"] += 1
     return list(kept.values())
+
+
+def _of_seeds(rows: list[Row]) -> list[Row]:
+    """Each row of given splits once, with the seeds that have it in this split."""
+    kept: dict[tuple, Row] = {}
+    for row in rows:
+        kept.setdefault((content(row), row["label"]), {**row, "seeds": []})["seeds"].append(row["seed"])
+    return [{**row, "seeds": sorted(row["seeds"])} for row in kept.values()]
 
 
 def _hold_out(

@@ -143,7 +143,7 @@ def _split_rows(work: LocalizeContext) -> tuple[dict[str, list[Row]], list[str]]
 def _raw_rows(request: Namespace, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
     """The rows of --data and --test; of the task, labels by their numbers if that is what the rows have."""
     if task.labels:
-        there = {row["label"] for row in _read("--data", request, task.model_copy(update={"relabel": {}}))}
+        there = {row["label"] for row in _read("--data", request, task.model_copy(update={"relabel": {}}))} - {None}
         numbers = {str(number): label for number, label in enumerate(task.labels)}
         if there <= numbers.keys() and not there <= {*task.labels}:
             task = task.model_copy(update={"relabel": numbers})
