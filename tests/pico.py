@@ -191,7 +191,7 @@ def finetune_settings(**changes: Any) -> FinetuneParams:
     settings = {
         "source": "train", "root": ".", "optimizer": "adamw", "learning_rates": [3e-3], "batch_sizes": [8], "steps_per_example": 16, "cap_k": 512, "max_steps": 60,
         "schedule": "constant", "momentum": 0.0, "weight_decay": 0.0, "decay": "all", "clip_norm": 1.0, "dropout": 0.0, "l1": 0.0,
-        "train": ["layers"], "eval_steps": 0,
+        "train": ["layers"], "eval_steps": 0, "ties": "loss",
     }  # fmt: skip
     return FinetuneParams(**{**settings, **changes})
 

@@ -83,12 +83,13 @@ class FinetuneParams(Section):
     schedule: Schedule
     momentum: Part
     weight_decay: Part
-    decay: Literal["all", "matrices"]
+    decay: Literal["all", "authors"]
     clip_norm: Weight
     dropout: Part | None
     l1: Weight
     train: list[Group]
     eval_steps: Count
+    ties: Literal["loss", "first", "last"]
 
 
 class OodParams(Section):

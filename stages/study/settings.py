@@ -111,7 +111,5 @@ def problems(values: Values) -> Iterator[str]:
     if readout.readouts and readout.localizers and readout.sparsities:
         yield from not_among(values, "readout.localizers", "sweep.localizers")
         yield from not_among(values, "readout.sparsities", "sweep.sparsities")
-    if is_on(values, "paradigm") and values["model"].mode == "standard" and "standard" in values["paradigm"].paradigms:
-        yield "paradigm.paradigms: 'standard' is what model.mode=standard does anyway, as 'sgd'; take it out"
     if is_on(values, "sweep"):
         yield from unknown_localizers(values, "sweep.localizers", sweep.localizers)

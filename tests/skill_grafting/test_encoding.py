@@ -1,5 +1,7 @@
 """Prompts: the template stays whole, the sentences give way, and a user's text is only text."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
@@ -15,10 +17,12 @@ from skill_grafting.data.encoding import (
     rendered,
 )
 from skill_grafting.data.tasks import Prompt, TaskSpec, resolve_tasks
-from skill_grafting.errors import DataError, ModelError
+from skill_grafting.errors import DataError, ModelError, ParamsError
+from skill_grafting.yaml12 import load_yaml
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
 
 WORDS, BYTES = word_tokenizer(), byte_tokenizer()
+PROFILES = Path(__file__).parents[2] / "stages/profiles"
 
 
 def row(sentence1: str, sentence2: str | None = None, label: str = "positive") -> dict:
@@ -73,6 +77,40 @@ def test_standard_mode_has_no_template():
 def test_a_causal_template_ends_where_the_word_comes():
     example = encoded("the film was good.", mode="autoregressive")
     assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
+
+
+def authors_text(task: str, a: str, b: str | None) -> str:
+    """What src/gpt2_processors.py (76f4aa8) makes of the texts of a row, written as there."""
+    if task in ("sst2", "cr", "mr", "mpqa", "subj"):  # lines 332, 375 and 417
+        return f'"{a}" has a tone that is'
+    if task == "ag_news":  # line 501
+        return f" summary: {a}\n topic:"
+    # lines 51, 96, 148, 197, 243 and 289
+    question = "true, false, or neither?" if task in ("mnli", "snli") else "true or false?"
+    return f" {a}\n question: {b} {question}\n answer:"
+
+
+# of our labels, by the numbers that theirs have in the same places, and in run_experiment.sh
+SENTIMENT, TRUE = {"negative": " negative", "positive": " positive"}, {"not_entailment": " false", "entailment": " true"}
+NEITHER = {"contradiction": " false", "entailment": " true", "neutral": " neither"}
+AUTHORS_WORDS = {
+    "sst2": SENTIMENT, "cr": SENTIMENT, "mr": SENTIMENT, "mpqa": SENTIMENT,
+    "subj": {"subjective": " object", "objective": " subject"},
+    "ag_news": {"World": " World", "Sports": " Sports", "Business": " Business", "Sci/Tech": " Science"},
+    "qnli": TRUE, "rte": TRUE, "mnli": NEITHER, "snli": NEITHER,
+    "mrpc": {"not_equivalent": " false", "equivalent": " true"}, "qqp": {"not_duplicate": " false", "duplicate": " true"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AUTHORS_WORDS)
+def test_a_causal_model_reads_what_the_authors_gpt_2_reads(name):
+    assert {*AUTHORS_WORDS} == {*load_yaml(PROFILES / "gpt2.yaml", ParamsError)["set"]["tasks"]}
+    spec = resolve_tasks({})[0][name]
+    texts = ("A film, with wit", "She stayed." if spec.is_pair else None)
+    example = encoded(*texts, task=spec, mode="autoregressive", most=256, label=spec.labels[0])
+    assert bytes_of(example) == authors_text(name, *texts)
+    words = label_completions(spec.causal_prompt, spec.labels, BYTES)
+    assert {label: BYTES.decode(ids[:-1]) for label, ids in zip(spec.labels, words, strict=True)} == AUTHORS_WORDS[name]
 
 
 def closing_tokenizer(mask: bool = False):

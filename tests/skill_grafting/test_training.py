@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from skill_grafting.errors import ParamsError, TrainingError
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.region import Region
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, loss_gradient
 from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import seeded_torch
 from skill_grafting.training import course
-from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from skill_grafting.training.grid import Trained, search
 from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
@@ -74,17 +71,21 @@ def test_the_groups_that_are_trained_move_and_others_keep_every_bit(make_cell, m
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_biases_and_norms_need_not_decay(make_cell, optimizer):
+def test_by_the_authors_rule_biases_and_norms_named_as_berts_do_not_decay(make_cell, optimizer):
     ends = {}
-    for decay in ((0.0, "all"), (0.1, "all"), (0.1, "matrices")):
+    for decay in ((0.0, "all"), (0.1, "all"), (0.1, "authors")):
         plan = replace(PLAN, steps=1, optimizer=optimizer, weight_decay=decay[0], decay=decay[1])
         with seeded_torch("dropout"):
             ends[decay] = values_of(run(make_cell("standard"), plan, {"layers"})[0])
-    none, every, matrices = ends.values()
-    shrunk = moved(none, matrices)
+    none, every, authors = ends.values()
+    shrunk = moved(none, authors)
     assert shrunk == {name for name in moved(none, every) if none[name].dim() > 1} != moved(none, every)
-    mask = GraftMask(Region({"w": (2, 2)}), {"w": torch.tensor([1])})
-    assert MaskedParameters({"w": torch.ones(2, 2), "b": torch.ones(2)}, mask).matrices() == {"w"}
+    # GPT-2's norms are not named so
+    names = ["transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_attn.bias", "transformer.h.0.ln_1.weight"]
+    weights = {name: torch.ones(2, 2) for name in names}
+    plan = replace(PLAN, optimizer=optimizer, weight_decay=0.1, decay="authors")
+    groups = course.TrainerState(weights, plan, None).optimizer.param_groups
+    assert {group["weight_decay"]: len(group["params"]) for group in groups} == {0.0: 1, 0.1: 2}
 
 
 def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
@@ -184,6 +185,13 @@ def test_the_first_of_equal_grid_points_is_kept():
     found = search([{"rate": 1}, {"rate": 2}, {"rate": 3}], lambda point: Trained(point, (0.5, -1.0)))
     assert found.kept == found.point == {"rate": 1}
     assert [point["dev_loss"] for point in found.grid] == [1.0] * 3
+
+
+@pytest.mark.parametrize(("ties", "step"), [("loss", 6), ("first", 4), ("last", 8)])
+def test_of_equal_dev_accuracies_the_step_is_kept_that_the_rule_names(make_cell, ties, step):
+    scores = iter([(0.5, -0.1), (0.7, -0.3), (0.7, -0.2), (0.7, -0.4), (0.6, -0.1), (0.6, -0.1)])
+    plan = replace(PLAN, eval_steps=2, ties=ties)
+    assert run(make_cell("prompt"), plan, dev_score=lambda: next(scores))[2].step == step
 
 
 def test_every_grid_point_starts_from_the_same_weights(make_cell):

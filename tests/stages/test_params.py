@@ -382,7 +382,6 @@ MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     ("task", None, "`name: value` pairs"),
     # further pipelines
     ("study.tasks", ["movie"], "unknown task 'movie' (did you mean 'movies'?)"),
-    ("paradigm.paradigms", ["sgd", "standard"], "is what model.mode=standard does anyway"),
     ("sweep.localizers", ["learned", "bias", "randon"], "unknown localizer 'randon' (did you mean 'random'?)"),
     # DVC looks for the masks of its points, though no task uses them
     (("readout.localizers", {"readout.tasks": [], "readout.localizers": ["fish"], "sweep.localizers": ["learned"]}), None, "not among sweep.localizers"),
@@ -412,8 +411,7 @@ JARGON = ("Input", "valid ", "instance of", "after validation", "parse", "NoneTy
 def test_a_mistake_is_one_line_with_its_place_where_the_pipeline_is_used_and_nowhere_else(at, value, words):
     place, changes = (at, {at: value}) if isinstance(at, str) else at
     name = owner_of(place.partition(".")[0]) or ""
-    mode = {"model.mode": "standard"} if name == "study" else {}
-    [line] = problems_of(mode | changes, name)
+    [line] = problems_of(changes, name)
     assert line.startswith(f"{place}: ") and words in line, line
     assert not [word for word in JARGON if word in line], "the validators' language"
     assert not name or checked({other: part for other, part in changed(changes).items() if other != name})

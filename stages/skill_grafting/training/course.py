@@ -17,14 +17,17 @@ from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
 
-Best = tuple[tuple[float, float], int, dict[str, Tensor]]
-DevScore = Callable[[], tuple[float, float]]
+Score = tuple[float, float]  # accuracy, and the loss with its sign turned
+Best = tuple[Score, int, dict[str, Tensor]]
+DevScore = Callable[[], Score]
 Part = tuple[LabelModel, list[Example]]
 Proximal = Callable[[dict[str, Tensor], float], object]
 Log = Callable[[int, dict[str, float]], object]
 
 # Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10
+# in the names of what does not decay by `decay: authors`, but in none of GPT-2's norms (src/trainer.py:189, src/gpt_trainer.py:21 at 76f4aa8)
+NO_DECAY = ("bias", "LayerNorm.weight")
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,11 @@ class TrainPlan:
     schedule: Literal["constant", "linear"] = "constant"
     momentum: float = 0.0
     weight_decay: float = 0.0
-    decay: Literal["all", "matrices"] = "all"
+    decay: Literal["all", "authors"] = "all"
     clip_norm: float = 0.0
     l1: float = 0.0
     eval_steps: int = 0
+    ties: Literal["loss", "first", "last"] = "loss"
     warmup_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -54,6 +58,12 @@ class TrainPlan:
                 f"the warm-up of {self.warmup_steps} steps is not shorter than training's {self.steps}, so that the "
                 f"learning rate would never reach {self.learning_rate}; lower surgery.training.warmup_steps"
             )
+
+    def is_better(self, score: Score, best: Score) -> bool:
+        """Whether the weights with this dev score take the place of the best so far."""
+        if self.ties == "loss":
+            return score > best
+        return score[0] > best[0] or (self.ties == "last" and score[0] == best[0])
 
     def factor(self, step: int) -> float:
         """The factor of the learning rate in a step, counted from 0."""
@@ -100,10 +110,6 @@ class MaskedParameters:
                 self.values[name] = weight
         if not self.values:
             raise ValueError("nothing to train: no weights, or a mask that selects none of them")
-
-    def matrices(self) -> set[str]:
-        """Names of the leaves of weights that are neither a bias nor of a norm."""
-        return {name for name in self.values if self._weights[name].dim() > 1}
 
     def clear(self) -> None:
         """Clear all gradients of the weights."""
@@ -182,7 +188,7 @@ class TrainerState:
             score = dev_score()
             noted |= {"dev_accuracy": score[0], "dev_loss": -score[1]}
             self.done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
-            if self.best is None or score > self.best[0]:
+            if self.best is None or plan.is_better(score, self.best[0]):
                 self.best = score, step, self.leaves.snapshot()
         return noted
 
@@ -267,10 +273,9 @@ def _pull_back(leaves: MaskedParameters, start: dict[str, Tensor], l1: float) ->
 
 
 def _optimizer(leaves: MaskedParameters, plan: TrainPlan) -> tuple[Any, Any]:
-    decayed = leaves.matrices() if plan.decay == "matrices" else {*leaves.values}
-    parts = {0.0: [], plan.weight_decay: []}
+    kept, parts = NO_DECAY if plan.decay == "authors" else (), {0.0: [], plan.weight_decay: []}
     for name, leaf in leaves.values.items():
-        parts[plan.weight_decay if name in decayed else 0.0].append(leaf)
+        parts[0.0 if any(part in name for part in kept) else plan.weight_decay].append(leaf)
     groups = [{"params": part, "weight_decay": decay} for decay, part in parts.items() if part]
     if plan.optimizer == "sgd":
         optimizer = torch.optim.SGD(groups, lr=plan.learning_rate, momentum=plan.momentum)

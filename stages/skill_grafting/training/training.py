@@ -57,7 +57,7 @@ def train(
     mask; parameters outside the region (a new head) are trained whole.  Clipping looks at the gradient of all of `trained`,
     so that what the mask selects moves at the rate at which it would move among them.
 
-    With `plan.eval_steps` the weights of the best dev score are kept, the first of equals; else the
+    With `plan.eval_steps` the weights of the best dev score are kept, of equals by `plan.ties`; else the
     last.  `plan.l1` adds l1 * ||theta - theta_start||_1 to the loss (paper, section 3.2), its gradient once that of the rest is
     clipped.
     Raises TrainingError, within ten steps, if the loss is not a number.
