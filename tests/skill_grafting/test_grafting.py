@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_grafting.grafting import select
+from skill_grafting.grafting import region as numbered
 from skill_grafting.grafting.apply import graft, transplant, values_at, wise_ft, wise_graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import prune, reset
-from skill_grafting.grafting.region import LazyTensors, Region
+from skill_grafting.grafting.region import Elementwise, LazyTensors, Region, pieces
 from skill_grafting.grafting.select import best, ranking, top_k
 from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
@@ -209,23 +209,42 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 LEVELS = np.array([0.0, -0.0, 1.5, -np.inf, np.inf, 0.1, -2.0], dtype=np.float32)
 
 
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])
+
+
 @settings(deadline=None, derandomize=True)
-@given(SIZES, st.integers(1, len(LEVELS)), st.integers(0, 10**6), st.floats(0, 1), st.integers(1, 7))
-def test_the_k_highest_are_selected_and_ties_go_to_the_lower_index(sizes, levels, seed, share, part):
-    """As in a stable sort of everything, whatever the parts are that it goes through; so masks of growing k are nested."""
+@given(SIZES, st.integers(1, len(LEVELS)), st.integers(0, 10**6), st.floats(0, 1), st.integers(1, 7), DTYPES, st.booleans())
+def test_the_k_highest_are_selected_and_ties_go_to_the_lower_index(sizes, levels, seed, share, part, dtype, turned):
+    """As in a stable sort of everything, whatever the pieces are that it goes through; so masks of growing k are nested."""
     region = Region({f"t{number}": (size, 2) for number, size in enumerate(sizes)})
-    drawn = torch.from_numpy(np.random.default_rng(seed).choice(LEVELS[:levels], region.size))
-    parts = dict(zip(region.shapes, drawn.split(region.sizes), strict=True))
-    scores = LazyTensors(region.shapes, lambda name: parts[name].reshape(region.shapes[name]))
+    drawn = torch.from_numpy(np.random.default_rng(seed).choice(LEVELS[:levels], region.size)).to(dtype)
+    parts = {
+        name: values.view(-1, 2).T.contiguous().T if turned else values.view(-1, 2)
+        for name, values in zip(region.shapes, drawn.split(region.sizes), strict=True)
+    }
     k, order = round(share * region.size), torch.sort(drawn, descending=True, stable=True).indices
-    whole, select.PART = select.PART, part
+    whole, numbered.CACHED = numbered.CACHED, part
     try:
-        assert torch.equal(ranking(region, scores, k), order[:k])
-        values, indices = best(region, scores, k)
-        assert top_k(region, scores, k).region_indices().tolist() == sorted(order[:k].tolist()) == indices.tolist()
+        for scores in (LazyTensors(region.shapes, parts.get), Elementwise(region.shapes, torch.maximum, parts, parts)):
+            assert torch.equal(ranking(region, scores, k), order[:k])
+            values, indices = best(region, scores, k)
+            assert top_k(region, scores, k).region_indices().tolist() == sorted(order[:k].tolist()) == indices.tolist()
+            assert torch.equal(values, drawn[indices]) if k else not len(values)
     finally:
-        select.PART = whole
-    assert torch.equal(values, drawn[indices]) and (not k or values.min() == drawn[order[k - 1]])
+        numbered.CACHED = whole
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pieces_are_of_the_same_places_and_the_tensors_themselves(turned, monkeypatch):
+    monkeypatch.setattr(numbered, "CACHED", 3)
+    left, right = (torch.arange(35.0).view(7, 5) * factor for factor in (1, 10))
+    there = (left.T, right.T) if turned else (left, right)
+    found = [*pieces(*there)]
+    assert len(found) == 1 if turned else len(found) > 3
+    assert all(torch.equal(10 * one, other) for one, other in found)
+    for one, other in found:
+        other.add_(one)
+    assert torch.equal(right, 11 * left)
 
 
 def test_many_ties_of_a_large_tensor_go_to_the_lower_index():
@@ -253,7 +272,7 @@ def test_control_another_rule_for_ties_is_another_selection():
 
 
 def test_it_holds_k_candidates_and_one_part(monkeypatch):
-    monkeypatch.setattr(select, "PART", 1000)
+    monkeypatch.setattr(numbered, "CACHED", 1000)
     region = Region({f"t{number}": (4_000,) for number in range(8)})
     generator = torch.Generator().manual_seed(0)
     scores = LazyTensors(region.shapes, lambda _: torch.randint(0, 5, (4_000,), generator=generator).float())

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
     from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
+# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
+# each of its threads; elsewhere more, as each step has to be started there
+CACHED, PART = 2**17, 2**22
 
 
 class LazyTensors(Mapping):
@@ -38,6 +41,32 @@ class LazyTensors(Mapping):
     def __len__(self) -> int:
         """Number of names."""
         return len(self._names)
+
+
+class Elementwise(LazyTensors):
+    """Tensors by name, each number a function of those at its place in the sources, so that they can be had in pieces, too."""
+
+    def __init__(self, names: Iterable[str], function: Callable[..., Tensor], *sources: Tensors) -> None:
+        super().__init__(names, lambda name: function(*(source[name] for source in sources)))
+        self._function, self._sources = function, sources
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The tensor of a name laid end to end, a piece at a time, in order."""
+        return (self._function(*parts).reshape(-1) for parts in pieces(*(source[name] for source in self._sources)))
+
+
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces of tensors of one shape, of the same places of each and in order, which may be written to; whole ones if they aren't contiguous.
+
+    What is done to a piece finds it in the cache, where what is done to whole tensors reads and writes all of them each time.
+    """
+    import torch
+
+    tensors = tuple(tensor.detach() for tensor in tensors)
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return iter([tensors])
+    size = CACHED * torch.get_num_threads() if tensors[0].device.type == "cpu" else PART
+    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def named_weights(model: Module) -> dict[str, Parameter]:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..grafting.region import LazyTensors
+from ..grafting.region import Elementwise
 from ..grafting.select import ranking
 from .evidence import LocalizerInput
 from .registry import Localizer
@@ -14,7 +14,7 @@ class Magnitude(Localizer):
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k largest |theta_pre|."""
         region = evidence.region
-        return ranking(region, LazyTensors(region.shapes, lambda name: evidence.pretrained[name].abs()), k)
+        return ranking(region, Elementwise(region.shapes, Tensor.abs, evidence.pretrained), k)
 
 
 LOCALIZER = Magnitude

@@ -5,19 +5,21 @@ from torch import Tensor
 
 from ..grafting.apply import values_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import LazyTensors, Region, Tensors
-from ..grafting.select import ranking
+from ..grafting.region import Elementwise, Region, Tensors
+from ..grafting.select import ranking, top_k
 from .evidence import LocalizerInput
 from .registry import Localizer
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
-    """|theta_ft - theta_pre| of every parameter of the region, same shapes; one tensor at a time, when it is asked for."""
-    return LazyTensors(region.shapes, lambda name: _distance(pretrained[name], finetuned[name]))
+    """|theta_ft - theta_pre| of every parameter of the region, same shapes; a tensor or a piece at a time, when it is asked for."""
+    return Elementwise(region.shapes, distance, pretrained, finetuned)
 
 
-def _distance(before: Tensor, after: Tensor) -> Tensor:
-    return (_exact(after.to(before.device)) - _exact(before)).abs()
+def distance(before: Tensor, after: Tensor) -> Tensor:
+    """|after - before|, a tensor of its own."""
+    moved = _exact(after.to(before.device)) - _exact(before)
+    return moved.abs() if moved.is_complex() else moved.abs_()
 
 
 def _exact(values: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: i
 
 def movement_mask(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> GraftMask:
     """The mask of the k parameters that moved most."""
-    return GraftMask.from_region_indices(region, movement_order(pretrained, finetuned, region, k))
+    return top_k(region, movement(pretrained, finetuned, region), k)
 
 
 def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tensor:
@@ -43,7 +45,7 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
     Of a mask of those that moved most the first k are the smaller one's, for every k.
     """
     before = values_at(pretrained, mask)
-    moved = torch.cat([_distance(before[name], values[name]) for name in mask.region.shapes if name in before])
+    moved = torch.cat([distance(before[name], values[name]) for name in mask.region.shapes if name in before])
     return mask.region_indices()[torch.sort(moved, descending=True, stable=True).indices.cpu()]
 
 

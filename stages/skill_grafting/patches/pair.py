@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ModelError
 from ..grafting.mask import GraftMask
-from ..grafting.select import PART
+from ..grafting.region import PART
 from ..models.anatomy import CLASSES, ModelSpec
 from ..models.checkpoints import (
     Checkpoint,
