@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from skill_grafting.errors import TrainingError
+from skill_grafting.grafting import region as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
@@ -325,8 +326,9 @@ def peak_arrays(settings: Learned, copies: int = 0) -> float:
     [RELATIVE, ABSOLUTE, changed(RELATIVE, select="authors", eval_steps=1)],
     ids=["relative", "absolute", "scored"],
 )
-def test_beside_both_models_learning_holds_one_array_and_temporary_ones_of_a_tensor(settings):
-    assert 1.0 < peak_arrays(changed(settings, steps=2)) < 1.5
+def test_beside_both_models_learning_holds_one_array_and_temporary_ones_of_a_piece(settings, monkeypatch):
+    monkeypatch.setattr(numbered, "CACHED", 1000)
+    assert 1.0 < peak_arrays(changed(settings, steps=2)) < 1.2
     assert peak_arrays(changed(settings, steps=2), copies=1) > 1.9, "control: an extra copy is noticed"
 
 

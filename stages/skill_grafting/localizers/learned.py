@@ -28,13 +28,13 @@ from torch import Tensor
 from ..errors import ParamsError, TrainingError
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import LazyTensors, Region, Tensors
-from ..grafting.select import best, top_k
+from ..grafting.region import Elementwise, Region, Tensors, pieces
+from ..grafting.select import best
 from ..loops import State
 from ..loops import loop as kept_loop
 from ..settings import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
-from .movement import Movement, movement
+from .movement import Movement, distance
 from .registry import Budget, FoundMask
 
 # losses of so many steps are read from the device at once, since reading one waits for it
@@ -121,23 +121,19 @@ class MaskLogits:
     def blend_into(self, weights: Tensors) -> None:
         """Set weights to pretrained + sigmoid(T) * (finetuned - pretrained), in place (equation 3)."""
         for name, logits in self.logits.items():
-            weights[name].data.copy_(self.pretrained[name]).lerp_(self.finetuned[name], logits.sigmoid())
-
-    def gradient(self, name: str, weights: Tensors, l1: float = 0.0, l1_of: str = "values") -> Tensor:
-        """d(Loss + l1 * sum)/dT of one tensor, from dLoss/dweight; the sum is of sigmoid(T), or of min(sigmoid(T), 1 - sigmoid(T))."""
-        logits = self.logits[name]
-        gamma = logits.sigmoid()
-        slope = gamma.mul_(1 - gamma)
-        moved = self.finetuned[name] - self.pretrained[name]
-        if l1:
-            pull = l1 if l1_of == "values" else torch.where(logits > 0, -l1, l1)
-            return slope.mul_(moved.mul_(weights[name].grad).add_(pull))
-        return slope.mul_(moved).mul_(weights[name].grad)
+            for weight, before, after, part in pieces(
+                weights[name], self.pretrained[name], self.finetuned[name], logits
+            ):
+                weight.copy_(before).lerp_(after, part.sigmoid())
 
     def step(self, weights: Tensors, rate: float, l1: float = 0.0, l1_of: str = "values") -> None:
         """One gradient step on T."""
         for name, logits in self.logits.items():
-            logits.sub_(self.gradient(name, weights, l1, l1_of), alpha=rate)
+            for part, *given in pieces(logits, *self._given(name, weights)):
+                part.sub_(_gradient(part, *given, l1, l1_of), alpha=rate)
+
+    def _given(self, name: str, weights: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+        return self.pretrained[name], self.finetuned[name], weights[name].grad
 
     def relative(self, weights: Tensors, settings: Learned, k: int) -> float:
         """The step size that `rate_kind="relative"` stands for, from the first gradient of the loss.
@@ -150,8 +146,9 @@ class MaskLogits:
         """
         # stored in the weights, which are overwritten before their next use: saves a fourth array
         rises = {name: weight.data for name, weight in weights.items()}
-        for name, rise in rises.items():
-            rise.copy_(self.gradient(name, weights).neg_())
+        for name, logits in self.logits.items():
+            for rise, *given in pieces(rises[name], logits, *self._given(name, weights)):
+                rise.copy_(_gradient(*given).neg_())
         wanted = int(sum((rise > 0).sum() for rise in rises.values()))
         if wanted == 0:
             return 0.0
@@ -163,18 +160,34 @@ class MaskLogits:
 
         Ranked by T, since sigmoid(T) saturates into ties; equal logits are ordered by movement.
         """
-        if rule == "threshold":
-            k = min(k, int(sum((logits > 0).sum() for logits in self.logits.values())))
-        if k == 0:
-            return GraftMask.empty(self.region)
-        least = best(self.region, self.logits, k)[0].min()
-        moved = movement(self.pretrained, self.finetuned, self.region)
+        # one more than k shows whether others equal the least of them
+        logits, indices = best(self.region, self.logits, min(k + 1, self.region.size))
+        least = logits.min().clamp(min=0 if rule == "threshold" else -torch.inf)
+        above = indices[logits > least]
+        if len(above) < k and (rule == "top_k" or least > 0):
+            moved = Elementwise(
+                self.region.shapes, partial(_moved_at, least), self.logits, self.pretrained, self.finetuned
+            )
+            above = torch.cat([above, best(self.region, moved, k - len(above))[1]])
+        return GraftMask.from_region_indices(self.region, above)
 
-        def score(name: str) -> Tensor:
-            logits = self.logits[name]
-            return torch.where(logits > least, torch.inf, torch.where(logits == least, moved[name], -torch.inf))
 
-        return top_k(self.region, LazyTensors(self.region.shapes, score), k)
+def _gradient(
+    logits: Tensor, before: Tensor, after: Tensor, gradient: Tensor, l1: float = 0.0, l1_of: str = "values"
+) -> Tensor:
+    """d(Loss + l1 * sum)/dT, from dLoss/dweight; the sum is of sigmoid(T), or of min(sigmoid(T), 1 - sigmoid(T))."""
+    gamma = logits.sigmoid()
+    slope = gamma.mul_(1 - gamma)
+    moved = after - before
+    if l1:
+        pull = l1 if l1_of == "values" else torch.where(logits > 0, -l1, l1)
+        return slope.mul_(moved.mul_(gradient).add_(pull))
+    return slope.mul_(moved).mul_(gradient)
+
+
+def _moved_at(least: Tensor, logits: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """How far those moved whose logits are the least, and -inf for all others."""
+    return torch.where(logits == least, distance(before, after), -torch.inf)
 
 
 @dataclass
