@@ -8,6 +8,7 @@ dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one expe
 
 import argparse
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.sections import LocalizerParams
 from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files
+
+# text that the grammar of -S takes for a number, a truth value or nothing, unless it stands in quotes
+NOT_TEXT = re.compile(r"[-+.]?\d.*|[-+]?(nan|inf)|null|true|false", re.IGNORECASE)
 
 
 def main() -> None:
@@ -125,7 +129,9 @@ def _flag(value: object) -> str:
         return "[" + ",".join(map(_flag, value)) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{_flag(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return f"'{value}'" if NOT_TEXT.fullmatch(value) else value
 
 
 if __name__ == "__main__":

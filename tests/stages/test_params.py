@@ -176,6 +176,17 @@ def changed_by(name: str) -> dict[str, Any]:
     return {section: value for text in texts().values() for section, value in parse_yaml(text, "").items()}
 
 
+STRANGE = ["2019", "007", "1e5", "1.5", "0x10", "null", "nan", "inf", "true", "na"]
+
+
+def test_a_profile_keeps_names_that_look_like_numbers_truth_values_or_nothing(files):
+    wanted = {"tasks": STRANGE, "model": {"name": "007"}}
+    change_settings(profile.flags(wanted), lambda: None)
+    assert {"tasks": (now := parse_yaml(texts()[""], ""))["tasks"], "model": {"name": now["model"]["name"]}} == wanted
+    change_settings([f"tasks=[{','.join(STRANGE)}]"], lambda: None)
+    assert parse_yaml(texts()[""], "")["tasks"] != STRANGE, "the control: without quotes"
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_is_valid_keeps_every_comment_and_says_what_the_settings_are(name, files):
     now = flat({"set": changed_by(name)})

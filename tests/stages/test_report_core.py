@@ -17,10 +17,12 @@ from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import headline, markdown, publish
-from stages.workflow.report.spec import Spec, SpecError, read_spec
+from stages.workflow.core.settings import load_all
+from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
 from stages.workflow.report.stats import estimate, holm
 from stages.workflow.report.tables import render
 
+ROOT = Path(__file__).parents[2]
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"
 
 
@@ -70,6 +72,27 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
         require_files("make toy", made)
     main = Records("", "mask", "masks/{task}/{seed}.safetensors", [{"task": "a", "seed": 1}], item="{task}-{seed}")
     assert main.made_by(main.cells[0]) == "`dvc repro mask@a-1` makes it"
+
+
+STRANGE = ["2019", "007", "1e5", "null", "nan", "NA", "None", "true", "inf"]
+
+
+def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some():
+    about = pd.DataFrame({**dict.fromkeys(NAMES, STRANGE), "score": [0.5, None, *range(7)]})
+    run = pd.DataFrame({"model": ["007"], "shots": [64]})
+    for name, frame in {"rows": about, "run": run}.items():
+        Path(f"plots/{name}.csv").parent.mkdir(exist_ok=True)
+        frame.to_csv(f"plots/{name}.csv", index=False)
+    found = load_frames(Path("plots"))
+    pd.testing.assert_frame_equal(found["rows"], about, check_dtype=False)
+    pd.testing.assert_frame_equal(found["run"], run, check_dtype=False)
+    assert not pd.read_csv("plots/rows.csv").equals(about), "the control: types guessed anew"
+    values = load_all(ROOT)
+    chosen = {*values["tasks"], *vars(values["localizer"]), *values["order"], *values["multitask"].groups}
+    literal = {"kind", "part", "kept"}  # which mask was kept, and kinds of tensors
+    for file in [*(ROOT / "plots").glob("*.csv"), *(ROOT / "plots").glob("[!r]*/*.csv")]:
+        columns = pd.read_csv(file, dtype=str)
+        assert {name for name in columns if chosen & {*columns[name]}} <= {*NAMES} | literal, file
 
 
 # --- Statistics ------------------------------------------------------------------------------------------------

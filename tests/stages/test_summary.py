@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from skill_grafting.data.tasks import resolve_tasks
 from skill_grafting.errors import DataError, MaskError
-from skill_grafting.io import read_json, write_json
+from skill_grafting.io import read_json, write_json, write_text
 from skill_grafting.metrics.predictions import Predictions, write_predictions
 from skill_grafting.metrics.scores import calibration_scores, classification_scores
 from skill_grafting.metrics.temperature import GRAFT_TEMPERED
@@ -32,7 +32,7 @@ from stages import summary as stage
 from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
-from stages.workflow.report.spec import read_spec
+from stages.workflow.report.spec import load_frames, read_spec
 
 ROOT = Path(__file__).parents[2]
 SPECS, _ = resolve_tasks({})
@@ -372,3 +372,18 @@ def test_a_single_seed_has_no_deviation_and_a_worthless_model_no_share():
     assert "keep n/a % of the fine-tuned score" in told
     assert "nan" not in told and "(" not in next(line for line in told.splitlines() if line.startswith("| movies"))
     assert {claim.verdict for claim in judge(SPEC, frames)} == {"not measurable"}
+
+
+def test_a_report_is_the_same_whatever_its_tasks_are_called():
+    names, sets = {"movies": "2019", "products": "null", "bbc": "007"}, {"movies": ["products"], "bbc": ["movies"]}
+    make_cells([*names], SEEDS, sets)
+    frames = reading.collect(settings([*names], sets=sets))
+    renamed = {name: frame.replace(names) for name, frame in frames.items()}
+    reports = []
+    for given in (frames, renamed):
+        for name, frame in given.items():
+            write_text(Path(f"plots/{name}.csv"), frame.to_csv(index=False))
+        reports.append(markdown(SPEC, reading.derive(load_frames(Path("plots"), ROOT / "stages/paper.csv"))))
+    for name, other in names.items():
+        reports[0] = reports[0].replace(name, other)
+    assert reports[0] == reports[1] and "| null | " in reports[1] and "2019 → null" in reports[1]

@@ -17,6 +17,11 @@ from skill_grafting.words import Template, words
 from skill_grafting.yaml12 import load_yaml
 
 Frames = dict[str, pd.DataFrame]
+# columns of names that a user chooses, which are text where they look like numbers (2019, 007), truth values or nothing (null, nan)
+NAMES = (
+    *("task", "test_set", "trained_on", "scored_on", "source", "target", "control", "first", "second", "pair"),
+    *("group", "order", "after", "method", "localizer"),
+)
 
 
 class SpecError(GraftError):
@@ -222,8 +227,14 @@ def _line(error: Mapping[str, Any]) -> str:
 
 def load_frames(folder: Path, paper: Path | None = None) -> Frames:
     """Tidy frames by name: the CSV files of a folder, and `paper`, the publications' values under the same names of columns."""
-    frames = {file.stem: pd.read_csv(file) for file in sorted(folder.glob("*.csv"))}
-    return frames | ({"paper": pd.read_csv(paper)} if paper and paper.exists() else {})
+    frames = {file.stem: read_frame(file) for file in sorted(folder.glob("*.csv"))}
+    return frames | ({"paper": read_frame(paper)} if paper and paper.exists() else {})
+
+
+def read_frame(file: Path) -> pd.DataFrame:
+    """A tidy frame as it was written: names are text whatever they look like, and only an empty cell has no value."""
+    names = (*NAMES, "model") if file.stem == "run" else NAMES  # elsewhere `model` may be its size
+    return pd.read_csv(file, dtype=dict.fromkeys(names, str), keep_default_na=False, na_values=[""])
 
 
 @contextmanager
