@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from hashlib import file_digest
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,16 +36,15 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent) as folder:
-            made = Path(folder) / target.name
+            made = Path(folder) / "new" / target.name
+            made.parent.mkdir()
             yield made
-            _share(made)
+            _share(made, Path(folder))
             if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
                 raise StorageError(f"{target}: exists by now; remove it or choose another name")
-            if target.is_dir():
-                if not made.is_dir():
-                    raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
-                target.rename(Path(folder) / "old")
-            made.replace(target)
+            if target.is_dir() and not made.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
+            _put(made, target, Path(folder))
     except BaseException as error:
         if is_storage_problem(error):
             remedy = "nothing was left behind; fix this and run again"
@@ -73,13 +73,26 @@ def require_no_folder(file: Path) -> Path:
     return file
 
 
-def _share(path: Path) -> None:
-    """Apply the umask's permissions, since safetensors makes files readable by their owner only."""
-    withheld = os.umask(0o077)
-    os.umask(withheld)
+def _put(made: Path, target: Path, folder: Path) -> None:
+    """Rename what was made to its target; a folder that stands there, or that another writer puts there meanwhile, goes into `folder`."""
+    for turn in count():
+        try:
+            made.replace(target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(folder / f"old {turn}")
+
+
+def _share(path: Path, folder: Path) -> None:
+    """Give files the permissions of new ones in `folder`, since safetensors makes them readable by their owner only."""
+    (folder / "usual").touch()  # to ask for the umask is to change it, for other threads, too
+    usual = (folder / "usual").stat().st_mode & 0o066
     for part in (*path.rglob("*"), path):
         if part.is_file() and not part.is_symlink():
-            part.chmod(part.stat().st_mode | 0o066 & ~withheld)
+            part.chmod(part.stat().st_mode | usual)
 
 
 def require_permission(file: Path) -> None:

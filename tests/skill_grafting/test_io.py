@@ -5,12 +5,19 @@ import os
 import resource
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
+from skill_grafting.api import load_mask
 from skill_grafting.errors import DataError, ModelError, StorageError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_indices import Header
+from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
 
 
@@ -52,6 +59,46 @@ def test_of_two_writers_of_a_file_one_wins_with_the_whole_of_it_and_nothing_else
     assert {path.name: path.read_text()[:9] for path in tmp_path.iterdir() if path.name != "file"} == {
         "file.partial": "the user'"
     }
+
+
+def test_of_two_writers_of_a_folder_one_wins_with_the_whole_of_it(tmp_path, monkeypatch):
+    def write(content: str, name: str = "old") -> None:  # a name that replacing uses itself, too
+        with replacing(tmp_path / name) as made:
+            made.mkdir()
+            for part in "ab":
+                (made / part).write_text(content)
+
+    def others_first(path, target):
+        if turns.pop("first", None):
+            write("other")
+        return real(path, target)
+
+    real, turns = Path.replace, {"first": True}
+    write("before")
+    monkeypatch.setattr(Path, "replace", others_first)
+    write("mine")
+    assert [(tmp_path / "old" / part).read_text() for part in "ab"] == ["mine", "mine"]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcdefgh" * 5))
+    assert (tmp_path / "old/a").read_text() == (tmp_path / "old/b").read_text()
+    assert [*tmp_path.iterdir()] == [tmp_path / "old"]
+
+
+def test_the_umask_is_never_changed_for_other_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "umask", None)
+    write_text(tmp_path / "file", "text")
+
+
+def test_a_mask_is_read_from_one_file_though_another_takes_its_place_meanwhile(tmp_path, monkeypatch):
+    region, path = Region({"a": (9,)}), tmp_path / "m.safetensors"
+    masks = [GraftMask.from_region_indices(region, torch.tensor(places)) for places in ([1, 2], [3, 4, 5])]
+    one, other = (StoredMask(mask, {"a": torch.ones(mask.selected)}, {}, {}) for mask in masks)
+    for read in (lambda: read_mask(path).mask, lambda: load_mask(path)):
+        write_mask(path, one)
+        with monkeypatch.context() as patched:  # called once the file is open
+            patched.setattr(Header, "model_validate", lambda about: write_mask(path, other))
+            assert read().equals(masks[0])
+        assert read().equals(masks[1]), "the control"
 
 
 def only_old_is_left(folder) -> bool:

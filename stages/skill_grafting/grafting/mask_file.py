@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import MaskError
 from .mask import FLOATS, GraftMask
-from .mask_indices import named_indices, read_header, require_indices, write_tensors
+from .mask_indices import named_indices, open_mask, read_header, require_indices, write_tensors
 from .region import Region, Tensors
 
 
@@ -48,24 +47,29 @@ def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, 
 
 def read_mask(path: Path) -> StoredMask:
     """Read a mask file; raises MaskError if it is missing, damaged or of another format."""
-    about, bare = read_header(path), False
-    try:
+    with open_mask(path, "pt") as (about, file):
         parts: dict[str, dict[str, Tensor]] = {"indices": {}, "values": {}, "head": {}}
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - not a dict
-                part, _, name = key.partition("/")
-                parts[part][name] = file.get_tensor(key)
+        for key in file.keys():  # noqa: SIM118 - not a dict
+            part, _, name = key.partition("/")
+            parts[part][name] = file.get_tensor(key)
         for name, indices in parts["indices"].items():
             require_indices(name, "i" if indices.dtype in (torch.int32, torch.int64) else "", indices.dim())
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
-        mask = GraftMask(region, ordered)
-        if bare := bool(mask.indices and not parts["values"]):
-            raise ValueError("a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it")
+        mask = _mask(path, region, ordered)
+        if mask.indices and not parts["values"]:
+            raise MaskError(
+                f"{path}: a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it"
+            )
         _check(mask, parts, about)
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, MaskError) as error:
-        raise MaskError(f"{path}: {'' if bare else 'damaged: '}{error}") from error
     return StoredMask(mask, parts["values"], parts["head"], about)
+
+
+def _mask(path: Path, region: Region, indices: dict[str, Tensor]) -> GraftMask:
+    try:
+        return GraftMask(region, indices)
+    except MaskError as error:
+        raise MaskError(f"{path}: damaged: {error}") from None
 
 
 def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint: str, name: str) -> None:

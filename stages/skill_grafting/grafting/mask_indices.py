@@ -1,6 +1,8 @@
 """Header and indices of a mask file, read without importing torch."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,19 +52,26 @@ class Header(BaseModel):
         return shapes
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """The header of a mask file, without its tensors; raises MaskError."""
+@contextmanager
+def open_mask(path: Path, framework: str = "np") -> Iterator[tuple[dict[str, Any], Any]]:
+    """The header of a mask file, and its tensors as an open safetensors file: of one writer's file, even if another's takes its place.
+
+    Raises MaskError, also where reading them finds the file damaged.
+    """
     if path.is_dir():
         raise MaskError(f"{path}: is a folder; name the file in it")
     if not path.exists():
         raise MaskError(f"{path}: no such mask; in the pipeline `dvc repro` makes it")
     note(path)
     try:
-        with safe_open(path, framework="np") as file:
-            about = json.loads((file.metadata() or {}).get("graft", "null"))
-        json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair can be neither shown nor written
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        with safe_open(path, framework=framework) as file:
+            yield _header(path, json.loads((file.metadata() or {}).get("graft", "null"))), file
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MaskError(f"{path}: damaged: {error}") from error
+
+
+def _header(path: Path, about: Any) -> dict[str, Any]:
+    json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair can be neither shown nor written
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")
     if (version := about.get("version")) != VERSION:
@@ -73,6 +82,12 @@ def read_header(path: Path) -> dict[str, Any]:
     except ValidationError as error:
         raise MaskError(f"{path}: damaged: {plain_problem(error.errors()[0], 'header', Header)}") from None
     return about
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The header of a mask file, without its tensors; raises MaskError."""
+    with open_mask(path) as (about, _):
+        return about
 
 
 def head_size(path: Path) -> int:
@@ -90,18 +105,14 @@ def require_indices(name: str, kind: str, dimensions: int) -> None:
 
 def read_indices(path: Path) -> tuple[Region, np.ndarray]:
     """The region of a mask file, and its sorted region indices (int64); raises MaskError if it is missing or damaged."""
-    header = read_header(path)
-    region = Region({name: tuple(shape) for name, shape in header["shapes"].items()})
-    try:
-        with safe_open(path, framework="np") as file:
-            names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
-            indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
+    with open_mask(path) as (header, file):
+        region = Region({name: tuple(shape) for name, shape in header["shapes"].items()})
+        names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
+        indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
         for name, values in indices.items():
             require_indices(name, values.dtype.kind, values.ndim)
         parts = [indices[name].astype(np.int64) + start for name, start in region.starts.items() if name in indices]
         return region, np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MaskError(f"{path}: damaged: {error}") from error
 
 
 def named_indices(region: Region, indices: "Tensors") -> "dict[str, Tensor]":
