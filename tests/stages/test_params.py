@@ -6,9 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -553,6 +556,64 @@ def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, 
         read_files([""], tmp_path)
     said = str(problem.value).replace(f"{tmp_path}/", "")
     assert said.startswith("params.yaml: ") and expected in said and "\n" not in said
+
+
+GROWING = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
+ODD: list[tuple[str, str, str]] = [
+    # setting, its value, what is said
+    ("localizer.learned.rate_kind", "[[1, 2], [3]]", "localizer.learned.rate_kind: [[1, 2], [3]] is not allowed"),
+    ("localizer.learned.rate_kind", "!!bool maybe", "a value doesn't fit its tag"),
+    ("localizer.learned.rate_kind", "!!float", "a value doesn't fit its tag"),
+    ("localizer.learned.rate_kind", "!!set {a, b}", "localizer.learned.rate_kind: {"),
+    ("localizer.mine", "&a {of: learned, rate_kind: *a}", "an alias can't stand in its own value"),
+    ("localizer.mine", "&a [*a]", "an alias can't stand in its own value"),
+    ("seeds", "*a8", "has more than 20,000 values, those of each alias counted"),
+    ("seeds", "[" + "x, " * 200_000 + "1]", "characters; at most 100,000 are read"),
+    ("seeds", "[" + "x, " * 9000 + "1]", "seeds: and 8,990 more like these"),
+    ("tasks", "[" + "movies, " * 9000 + "movies]", "tasks: movies is listed twice"),
+    ("seeds", "0x" + "f" * 5000, "a number of too many digits"),
+    ("graft", "{sparsity: " * 60 + "1" + "}" * 60, "nested more than 50 levels deep"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value", "told"), ODD, ids=lambda text: text[:20])
+def test_settings_that_yaml_allows_are_told_within_a_second(key, value, told, files):
+    section, _, name = key.partition(".")
+    others = re.sub(rf"^{section}:.*\n(?:[ #-].*\n|\n)*", "", TEXTS[""], flags=re.MULTILINE)
+    given = f"{section}: {{{name}: {value} }}\n" if name else f"{section}: {value}\n"
+    write_text(paths.PARAMS, GROWING * ("*a8" in value) + others + given)
+    started = time.process_time()
+    with pytest.raises(ParamsError) as problem:
+        load_all()
+    assert told in str(problem.value) and time.process_time() - started < 1
+    assert max(map(len, str(problem.value).splitlines())) < 1600 and str(problem.value).count("\n") < 40
+
+
+VALUES = [
+    *(value for _, value, _ in ODD), "&a [*a]", "!!int x", "!!timestamp 2020-99-99", "!!omap [a: 1]", "!!binary zzz=", "!foo bar", "1e999", "{? [1] : 3}",
+    "{<<: [1]}", "{null: 1}", "{1.5: 2}", "2020-01-01", "%", "@x", "---", "[{}, {}]", "!!bool 1", "!!set [1]", "*nope", "<<", "[null, [true]]", "!!pairs 3",
+]  # fmt: skip
+
+
+def test_no_damage_of_the_files_is_anything_but_told(files):
+    random, ends = Random(0), Counter()
+    for _ in range(60):
+        name = random.choice([*PIPELINES])
+        lines = (GROWING * random.randrange(2) + TEXTS[name]).splitlines()
+        place = random.choice([place for place, line in enumerate(lines) if re.match(r"\s*\w+:", line)])
+        lines[place] = f"{lines[place].partition(':')[0]}: {random.choice(VALUES)}"
+        write_text(params_file(name), "\n".join(lines))
+        started = time.process_time()
+        try:
+            load_all()
+            ends["fine"] += 1
+        except ParamsError:
+            ends["told"] += 1
+        assert time.process_time() - started < 2
+        write_text(params_file(name), TEXTS[name])
+    assert ends["told"] > 50
+    with pytest.raises(IndexError):  # the control
+        YAML(typ="safe").load("!!float")
 
 
 def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(files):

@@ -9,6 +9,7 @@ to set stands in the settings.py of each pipeline, which is found by its folder.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache
@@ -28,6 +29,8 @@ from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]
+# problems of the items of one list
+SHOWN = 10
 # settings of `runtime` that affect the results of a model; the others are not params of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
 # those of the others that a stage with a model reads all the same
@@ -150,13 +153,18 @@ def _require_none(problems: dict[str, list[str]]) -> None:
 
 def _by_kind(pipeline: str, content: dict[str, Any], localizers: bool, values: Values) -> Iterator[str]:
     """Problems of a file's settings by themselves; without any they are in `values`."""
-    kind, wrong = _kind(pipeline), set()
+    kind, wrong, found = _kind(pipeline), set(), Counter()
     try:
         values |= dict(kind.model_validate(content))
     except ValidationError as error:
         for problem in error.errors():
             wrong.add(problem["loc"][0])
-            yield _line(problem, kind, pipeline)
+            found[setting := ".".join(part for part in problem["loc"] if isinstance(part, str))] += 1
+            if found[setting] <= SHOWN:
+                yield _line(problem, kind, pipeline)
+    yield from (
+        f"{setting}: and {times - SHOWN:,} more like these" for setting, times in found.items() if times > SHOWN
+    )
     if not pipeline and "task" not in wrong:
         yield from resolve_tasks(content["task"])[1]
     if not pipeline and "localizer" not in wrong:
@@ -189,7 +197,9 @@ def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[st
     own = {name: values[name] for name in module.SECTIONS if name != "task"}
     for key, items in flat(own).items():
         if isinstance(items, list):
-            yield from (f"{key}: {item} is listed twice" for item in dict.fromkeys(items) if items.count(item) > 1)
+            yield from (
+                f"{key}: {item} is listed twice" for item, times in Counter(map(str, items)).items() if times > 1
+            )
     for choice in getattr(module, "TASKS", ()):
         yield from unknown_tasks(choice.place, choice.named(values), values["task"])
     for choice in getattr(module, "TASKS", ()):
