@@ -13,11 +13,11 @@ from scipy.stats import t, ttest_1samp
 from skill_grafting.errors import DataError
 from skill_grafting.io import write_json
 from skill_grafting.words import Template, percent, points
+from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import headline, markdown, publish
-from stages.workflow.core.settings import load_all
 from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
 from stages.workflow.report.stats import estimate, holm
 from stages.workflow.report.tables import render

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import MaskError
 from .mask import FLOATS, GraftMask
-from .mask_indices import named_indices, open_mask, read_header, require_indices, write_tensors
+from .mask_indices import named_indices, open_mask, require_indices, write_tensors
 from .region import Region, Tensors
 
 

@@ -70,7 +70,7 @@ def open_mask(path: Path, framework: str = "np") -> Iterator[tuple[dict[str, Any
         raise MaskError(f"{path}: damaged: {error}") from error
 
 
-def _header(path: Path, about: Any) -> dict[str, Any]:
+def _header(path: Path, about: object) -> dict[str, Any]:
     json.dumps(about, ensure_ascii=False).encode()  # half a surrogate pair can be neither shown nor written
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise MaskError(f"{path}: not a mask file")

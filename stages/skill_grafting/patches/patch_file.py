@@ -13,7 +13,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..data.tasks import Prompt, TaskSpec
 from ..errors import MaskError, ModelError, plain_problem
-from ..grafting.mask_file import StoredMask, read_header, read_mask, write_mask
+from ..grafting.mask_file import StoredMask, read_mask, write_mask
+from ..grafting.mask_indices import read_header
 from ..grafting.region import Region, Tensors
 from ..io import require_permission
 from ..models.anatomy import CLASSES, ModelSpec
