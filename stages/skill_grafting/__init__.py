@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what an editor sees
     from .grafting.modules import graft
     from .merging import merge
     from .patches.live import grafted, load_graft, open_patch
+    from .training.masked import masked_optimizer
 
 __all__ = [
     "GraftMask",
@@ -25,6 +26,7 @@ __all__ = [
     "load_graft",
     "load_mask",
     "localize",
+    "masked_optimizer",
     "merge",
     "open_patch",
 ]
@@ -34,6 +36,7 @@ _PLACES = {
     "graft": "grafting.modules",
     "GraftMask": "grafting.mask",
     "merge": "merging",
+    "masked_optimizer": "training.masked",
     **dict.fromkeys(("grafted", "load_graft", "open_patch"), "patches.live"),
 }
 

@@ -1,5 +1,6 @@
 """Training a mask's values alone: nothing else moves by a bit, and with everything selected it is training as ever."""
 
+import copy
 import re
 from dataclasses import replace
 from itertools import chain
@@ -7,16 +8,17 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skill_grafting.data.batching import shuffled
-from skill_grafting.errors import ModelError
+from skill_grafting.errors import GraftError, MaskError, ModelError
 from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region, named_weights
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.structure import groups_of
 from skill_grafting.training import course, finetuning, training
-from skill_grafting.training.course import MaskedParameters
 from skill_grafting.training.finetuning import at_point, finetune, trained_names
+from skill_grafting.training.masked import MaskedParameters, masked_optimizer
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
 from tests.skill_grafting.test_training import batches, fresh
@@ -226,3 +228,139 @@ def test_one_grid_point_takes_the_place_of_the_grid():
     assert (one.batch_sizes, one.learning_rates) == ([4], [1e-3])
     others = {name for name in vars(settings) if vars(settings)[name] != vars(one)[name]}
     assert others == {"batch_sizes", "learning_rates"}
+
+
+# --- Any optimizer on a mask -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tied() -> tuple[nn.Module, GraftMask, Tensor]:
+    """A language model whose head is its embedding, a mask in three of its tensors, one of them selected whole, and texts."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = nn.ModuleDict({"words": nn.Embedding(11, 4), "body": nn.Linear(4, 4), "out": nn.Linear(4, 11, bias=False)})
+        texts = torch.randint(0, 11, (8, 3))
+    model["out"].weight = model["words"].weight
+    region = Region({"words.weight": (11, 4), "body.weight": (4, 4), "body.bias": (4,)})
+    selected = {"words.weight": torch.tensor([0, 3, 17, 40]), "body.weight": torch.tensor([2]), "body.bias": torch.arange(4)}
+    return model, GraftMask(region, selected), texts
+
+
+def loss_of(model: nn.Module, texts: Tensor) -> Tensor:
+    logits = model["out"](model["body"](model["words"](texts)).tanh())
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), texts[:, 1:].flatten())
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, texts: Tensor, steps: int = 6) -> nn.Module:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, texts).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    return model
+
+
+def numbers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def test_masked_sgd_is_a_dense_step_within_the_mask_bit_for_bit(tied):
+    model, mask, texts = tied
+    dense, inside = copy.deepcopy(model), mask.dense()
+    for _ in range(6):
+        dense.zero_grad()
+        loss_of(dense, texts).backward()
+        torch.nn.utils.clip_grad_norm_(dense.parameters(), 0.5)
+        with torch.no_grad():
+            for name, weight in dense.named_parameters():
+                weight -= 0.25 * weight.grad * inside[name]  # a power of two: nothing is rounded on the way
+    before = numbers(model)
+    step(model, masked_optimizer(model, mask, torch.optim.SGD, lr=0.25), texts)
+    assert same(numbers(model), numbers(dense)) and {*changed(before, numbers(model))} == {*mask.indices}
+    assert model["out"].weight is model["words"].weight
+
+
+def test_the_state_has_the_mask_s_size_is_saved_and_is_of_this_mask_alone(tied):
+    model, mask, texts = tied
+    options = {"make": torch.optim.AdamW, "lr": 0.05, "weight_decay": 0.5}
+    before, one = numbers(model), masked_optimizer(model, mask, **options)
+    step(model, one, texts, 3)
+    found = changed(before, numbers(model))
+    assert all(set(at.tolist()) <= set(mask.indices[name].tolist()) for name, at in found.items()) and found
+    state = [values for entry in one.state.values() for values in entry.values() if values.dim()]
+    assert sum(values.numel() for values in state) == 2 * len(mask)
+    again = copy.deepcopy(model)
+    other = masked_optimizer(again, mask, **options)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    fresh_state = masked_optimizer(copy.deepcopy(model), mask, **options)
+    assert same(numbers(step(again, other, texts, 3)), numbers(step(model, one, texts, 3)))
+    another = masked_optimizer(model, GraftMask(mask.region, {**mask.indices, "body.weight": torch.tensor([3])}), **options)
+    plain = torch.optim.AdamW(model.parameters())
+    for foreign in (one, plain):
+        with pytest.raises(MaskError, match="state_dict: is of another mask than this optimizer's, or of none"):
+            another.load_state_dict(foreign.state_dict())
+    assert not same(numbers(step(copy.deepcopy(model), fresh_state, texts, 0)), before), "control"
+
+
+def test_weights_that_are_loaded_or_turned_later_are_those_that_a_step_starts_from(tied):
+    model, mask, texts = tied
+    optimizer, loaded = masked_optimizer(model, mask, torch.optim.SGD, lr=0.3), numbers(model)
+    loaded = {name: values + 1 for name, values in loaded.items()}
+    model.load_state_dict(loaded, strict=False)
+    wanted = copy.deepcopy(model)
+    step(wanted, masked_optimizer(wanted, mask, torch.optim.SGD, lr=0.3), texts)
+    assert same(numbers(step(model, optimizer, texts)), numbers(wanted))
+    model.double()
+    assert step(model, optimizer, texts)["body"].weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("as_keyword", [True, False])
+def test_a_closure_is_evaluated_where_the_optimizer_is(as_keyword):
+    model, target = nn.Linear(4, 3), torch.arange(12.0).reshape(3, 4)
+    mask = GraftMask(Region({"weight": (3, 4)}), {"weight": torch.tensor([0, 5, 7])})
+    before = numbers(model)
+    optimizer = masked_optimizer(model, mask, torch.optim.LBFGS, max_iter=50)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = ((model.weight - target) ** 2).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure=closure) if as_keyword else optimizer.step(closure)
+    inside = mask.dense()["weight"]
+    torch.testing.assert_close(model.weight[inside], target[inside], rtol=0, atol=1e-3)
+    assert torch.equal(model.weight[~inside], before["weight"][~inside])
+
+
+def test_trainer_trains_a_mask_alone(make_cell, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    model = fresh(make_cell("standard")).model
+    region = Region({name: tuple(weight.shape) for name, weight in named_weights(model).items()})
+    mask, before = some(region), numbers(model)
+    optimizer = masked_optimizer(model, mask, torch.optim.AdamW, lr=0.01, weight_decay=0.1)
+    rows = [{"input_ids": torch.arange(5, 11), "labels": number % 2} for number in range(8)]
+    quiet = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no"}
+    arguments = TrainingArguments(str(tmp_path), max_steps=3, per_device_train_batch_size=4, **quiet)
+    Trainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None)).train()
+    found = changed(before, numbers(model))
+    assert found and all(set(at.tolist()) <= set(mask.indices[name].tolist()) for name, at in found.items())
+
+
+BAD = {
+    "another model": (lambda m, mask: masked_optimizer(nn.Linear(4, 4), mask, torch.optim.SGD), "the mask is of other models: these have no words.weight"),
+    "no mask": (lambda m, mask: masked_optimizer(m, mask.indices, torch.optim.SGD), "mask: should be a GraftMask, not a dict"),
+    "nothing": (lambda m, mask: masked_optimizer(m, mask & ~mask, torch.optim.SGD), "selects nothing, so there is nothing to train"),
+    "frozen": (lambda m, mask: masked_optimizer(m.requires_grad_(False), mask, torch.optim.SGD), "body.weight, which is frozen: requires_grad_|words.weight, which is frozen"),
+    "options": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, rate=1), "make: no optimizer of these options: TypeError: .*'rate'"),
+    "a rate": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, lr=-1), "make: no optimizer of these options: ValueError: Invalid learning rate"),
+    "no optimizer": (lambda m, mask: masked_optimizer(m, mask, list), "make: should make an optimizer of torch, not a list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_can_t_be_optimized_is_one_line(tied, what):
+    act, message = BAD[what]
+    with pytest.raises(GraftError, match=message):
+        act(*tied[:2])

@@ -19,7 +19,7 @@ from ..errors import ModelError, ParamsError
 from .apply import take_at
 from .mask import GraftMask
 from .places import Places, swapped, write
-from .region import Region, named_weights
+from .region import Region, Tensors, named_weights
 
 # what DataParallel, torch.compile and peft put before the names
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
@@ -95,12 +95,17 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
 def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str, Tensor]]:
     """Parameters and buffers of both; raises ModelError if they or the mask are of several architectures."""
     before, after = states_of(base, tuned)
+    require_mask(mask, before)
+    return [before, after]
+
+
+def require_mask(mask: GraftMask, weights: Tensors) -> None:
+    """Raise ModelError unless the mask is of a model with these tensors, ParamsError if it is none."""
     if not isinstance(mask, GraftMask):
         raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
     for name, shape in mask.region.shapes.items():
-        if name not in before or before[name].shape != shape:
+        if name not in weights or weights[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
-    return [before, after]
 
 
 def is_head(name: str) -> bool:
