@@ -36,7 +36,8 @@ class LocalizerInput:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `scores()`, where a localizer may choose by dev, are of the model with the weights as they are.
+    `scores()`, where a localizer may choose by dev, and `loss()`, the mean over the training set, are of the model with the weights
+    as they are, without gradients; None where they aren't to be had.
     The function of the next batch passes over it if it is called with True.
     examples: how many training examples there are, 0 where that isn't known.
     """
@@ -51,6 +52,7 @@ class LocalizerInput:
     generator: np.random.Generator
     scores: Callable[[], Scores] | None = None
     examples: int = 0
+    loss: Callable[[], float] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""

@@ -15,7 +15,7 @@ from ..localizers.evidence import LocalizerInput, Scores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, own_score
+from .predicting import loss_gradient, own_score, predictions_of
 
 
 def with_scores(
@@ -51,6 +51,7 @@ def evidence_about(
         lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
         draws(*purpose_words),
         examples=len(train),
+        loss=lambda: predictions_of(model, train)[1],
     )
 
 
