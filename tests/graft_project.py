@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,8 @@ def make_project(folder: Path, cell: Cell) -> Project:
     mask = movement_mask(before, after, region, SELECTED)
     about = {"model": "pico", "fingerprint": region.fingerprint(before), "model_parameters": cell.anatomy.parameters}
     about |= {"task": "toy", "seed": 13, "localizer": "learned"}
-    write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about))
+    mask = replace(mask, record={"method": "learned", "settings": {}})
+    write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about | {"found": mask.record}))
     scores = {"finetuned": {"n": 200, "score": 0.9}, "grafted": {"n": 200, "score": 0.875, "retained": 0.972}}
     write(folder / "metrics/evaluate/13/toy.json", {"scores": {"toy": scores}})
     return Project(folder, cell)

@@ -40,7 +40,8 @@ def fences(language: str) -> list[str]:
 
 def commands() -> list[list[str]]:
     """Every command of the bash blocks as words, without its comment."""
-    return [shlex.split(line, comments=True) for block in fences("bash") for line in block.splitlines() if line.strip()]
+    lines = [line for block in fences("bash") for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
 def quoted() -> list[str]:

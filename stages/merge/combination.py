@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting import runtime
+from skill_grafting.api import localize
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.grafting.apply import transplant
@@ -46,7 +47,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.shared import open_shared
 from stages.workflow.core.stage import stage
@@ -103,7 +104,7 @@ class Group:
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
         pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
         if kind_of(method) == LOCALIZED:
-            grafts = [localize(method, task, seed, params, machine) for task in tasks]
+            grafts = [graft_of(method, task, seed, params, machine) for task in tasks]
         else:
             grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
         models = {
@@ -112,13 +113,13 @@ class Group:
         return cls(seed, shared, anatomy, pretrained, models, grafts)
 
 
-def localize(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
+def graft_of(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
     """The graft of a task by the localizer and size in a name such as stitch_0.01."""
     localizer, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    evidence = evidence_of(cell, localizer, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, share, "combination.methods")
-    mask = params.localizer.find(evidence, budget).mask
+    loss, seed = cell.objective(), cell.draws(localizer)
+    mask = localize(cell.pretrained, cell.finetuned, sparsity=budget, method=params.localizer, loss=loss, seed=seed)
     return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 

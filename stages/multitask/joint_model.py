@@ -14,10 +14,10 @@ from torch import Tensor
 
 from skill_grafting.errors import ModelError
 from skill_grafting.io import note, read_rows
-from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.evidence import Objective
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.evidence import evidence_about
+from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.loading import save_model
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
@@ -41,10 +41,9 @@ class JointCell(GraftCell):
         """A task's rows of a split."""
         return read_rows(paths.sample(task, self.seed, split))
 
-    def evidence(self, task: str, *purpose_words: object) -> LocalizerInput:
-        """Everything a localizer may look at for the loss on a task's training rows (evidence.evidence_about)."""
-        view, rows = self.shared.views[task], self.rows_of(task)
-        return evidence_about(view, self.region, self.pretrained, self.finetuned, rows, purpose_words)
+    def objective_of(self, task: str, words: tuple[object, ...], dev_rows: list[dict] | None = None) -> Objective:
+        """The loss on a task's training rows; equal `words` give equal batches."""
+        return objective_of(self.shared.views[task], self.region.shapes, self.rows_of(task), dev_rows, words)
 
     def header(self) -> dict[str, Any]:
         """The entries that every record and mask of this cell has, but for the task."""

@@ -1,11 +1,12 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
 from skill_grafting import runtime
+from skill_grafting.api import localize
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
-from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.registry import Budget, FoundMask
-from skill_grafting.models.evidence import with_scores
+from skill_grafting.localizers.registry import Budget
+from skill_grafting.models.evidence import draws
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
@@ -25,29 +26,27 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine
             # the task's head goes with its regions, if it has one
             head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
             about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
-            for sparsity, found in task_masks(cell, task, name, params).items():
+            for sparsity, mask in task_masks(cell, task, name, params).items():
                 path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
-                stored = StoredMask(found.mask, cell.values_at(found.mask), head, {**about, **found.record})
+                stored = StoredMask(mask, cell.values_at(mask), head, {**about, "found": mask.record})
                 write_mask(path, stored)
                 bar.update()
     sizes = ", ".join(map(str, sparsities))
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
 
 
-def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, FoundMask]:
+def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, GraftMask]:
     """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
 
     A region does not depend on which other sizes there are.
     """
-    sizes = params.skill.sparsities
-    budgets = [Budget.of(cell.region, sparsity, "skill.sparsities") for sparsity in sizes]
-    found = getattr(params.localizer, name).find_all(lambda: _evidence(cell, task, name), budgets)
-    return dict(zip(sizes, found, strict=True))
-
-
-def _evidence(cell: JointCell, task: str, name: str) -> LocalizerInput:
-    evidence = cell.evidence(task, "skill", name, task, cell.seed)
-    return with_scores(evidence, cell.shared.views[task], *(cell.rows_of(task, split) for split in ("train", "dev")))
+    words = "skill", name, task, cell.seed
+    sizes = {size: Budget.of(cell.region, size, "skill.sparsities") for size in params.skill.sparsities}
+    found = localize(
+        cell.pretrained, cell.finetuned, sparsity=[*sizes.values()], method=getattr(params.localizer, name),
+        loss=cell.objective_of(task, words, cell.rows_of(task, "dev")), seed=draws(*words), progress=False,
+    )  # fmt: skip
+    return {size: found[budget] for size, budget in sizes.items()}
 
 
 @stage

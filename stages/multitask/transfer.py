@@ -19,6 +19,7 @@ from skill_grafting.grafting.mask_file import read_mask, require_model
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
+from skill_grafting.models.evidence import draws
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
@@ -78,7 +79,10 @@ def purified(cell: JointCell, start: Source, params: Params) -> Source:
     Raises TrainingError if the loss diverges.
     """
     steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size, "rule": "top_k"}
-    evidences = [cell.evidence(task, "purify", start.name, task, cell.seed) for task in start.members]
+    evidences = [
+        cell.objective_of(task, words).between(cell.region, cell.pretrained, cell.finetuned, draws(*words))
+        for task, words in ((task, ("purify", start.name, task, cell.seed)) for task in start.members)
+    ]
     mask = purify(start.mask, evidences, params.localizer.learned.model_copy(update=steps))
     return Source(PURIFIED, start.name, start.members, mask)
 
@@ -113,7 +117,7 @@ def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Lear
     first = evidences[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
     gradient = summed_gradient(evidences, settings.batch_size)
-    return learn_mask(first.weights, logits, start.selected, settings, gradient).mask
+    return learn_mask(first.weights, logits, start.selected, settings, gradient)
 
 
 def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:

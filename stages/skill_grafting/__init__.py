@@ -10,39 +10,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what an editor sees
-    from .api import calibration_error, fisher, load_mask, localize
+    from .api import calibration_error, curve, fisher, load_mask, localize, methods, plot_curve
+    from .errors import GraftError
     from .grafting.mask import GraftMask
-    from .grafting.modules import graft
+    from .grafting.modules import graft, grafted
+    from .localizers.registry import register
     from .merging import merge
-    from .patches.live import grafted, load_graft, open_patch
+    from .patches.patch import Patch
     from .training.masked import masked_optimizer
 
+    __version__: str
+
 __all__ = [
+    "GraftError",
     "GraftMask",
+    "Patch",
+    "__version__",
     "calibration_error",
+    "curve",
     "fisher",
     "graft",
     "grafted",
-    "load_graft",
     "load_mask",
     "localize",
     "masked_optimizer",
     "merge",
-    "open_patch",
+    "methods",
+    "plot_curve",
+    "register",
 ]
 # imported on first access: putting a patch on a model needs only torch and transformers
 _PLACES = {
-    **dict.fromkeys(("calibration_error", "fisher", "load_mask", "localize"), "api"),
-    "graft": "grafting.modules",
+    **dict.fromkeys(("calibration_error", "curve", "fisher", "load_mask", "localize", "methods", "plot_curve"), "api"),
+    **dict.fromkeys(("graft", "grafted"), "grafting.modules"),
+    "GraftError": "errors",
     "GraftMask": "grafting.mask",
+    "Patch": "patches.patch",
     "merge": "merging",
     "masked_optimizer": "training.masked",
-    **dict.fromkeys(("grafted", "load_graft", "open_patch"), "patches.live"),
+    "register": "localizers.registry",
 }
 
 
 def __getattr__(name: str) -> object:
     """The functions of the package."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("skill-grafting")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_PLACES[name]}", __name__), name)

@@ -3,10 +3,13 @@
 Names of parameters are those of `named_parameters`, one name for tied ones.  Mistakes of the caller raise a GraftError.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -15,60 +18,146 @@ from torch import Tensor, nn
 
 from .errors import DataError, ModelError, ParamsError
 from .grafting.mask import GraftMask
-from .grafting.mask_indices import read_indices
-from .grafting.modules import Parameters, chosen, graft, region_of
-from .grafting.region import Region, Tensors, named_weights
-from .localizers.evidence import LocalizerInput, add_squared_gradient, from_tensors
-from .localizers.registry import Budget, localizer_of
+from .grafting.mask_indices import read_header, read_indices
+from .grafting.modules import Parameters, chosen, grafted
+from .grafting.region import LazyTensors, Region, Tensors, named_weights
+from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient
+from .localizers.registry import Budget, Localizer, Rank, as_localizer, kind_of, known_names
 from .metrics.calibration import binned, softmax
+from .models.pairs import Pair
+from .progress import watched
+from .sides import Side, pair_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+LOGGER = logging.getLogger("skill_grafting")
 
 Loss = Callable[..., Tensor]
+# why a setting of a method changes nothing where the caller's own loss and batches are taken
+BY_LOSS = "changes nothing here: the loss itself determines whose gradient is squared (see `fisher`)"
+WITHOUT_ROWS = {
+    "mode": BY_LOSS,
+    "draws": BY_LOSS,
+    "batch_size": "changes nothing here: a step takes one of `batches`, or the loss as it is",
+}
+WITHOUT_DEV = dict.fromkeys(
+    ("select", "eval_steps"), "changes nothing without dev=, the score by which a step is chosen"
+)
 
 
+class Score(NamedTuple):
+    """A model by the caller's own measure."""
+
+    score: float
+
+
+@overload
 def localize(
-    base: nn.Module,
-    tuned: nn.Module,
+    base: Side | Pair, tuned: Side | None = None, *, sparsity: float | Budget, **options: Any
+) -> GraftMask: ...
+@overload
+def localize(
+    base: Side | Pair, tuned: Side | None = None, *, sparsity: Sequence[Any], **options: Any
+) -> dict[Any, GraftMask]: ...
+def localize(
+    base: Side | Pair,
+    tuned: Side | None = None,
     *,
-    sparsity: float,
-    method: str = "movement",
-    loss: Loss | None = None,
+    sparsity: "float | Budget | Sequence[float]",
+    method: "str | Localizer | Rank" = "movement",
+    loss: Loss | Objective | None = None,
     batches: Sequence[Any] | None = None,
+    dev: Callable[[nn.Module], float] | None = None,
     parameters: Parameters = None,
+    heads: Parameters = None,
     seed: int | np.random.Generator = 0,
+    progress: bool | str = True,
     **settings: Any,
-) -> GraftMask:
-    """The mask of floor(sparsity * size) parameters by a localizer: movement, learned, grown, attribution, fish, talos, ...
+) -> GraftMask | dict[Any, GraftMask]:
+    """The mask of floor(sparsity * size) parameters by a method (see `methods`), or one of each size: {0.001: mask, ...}.
 
-    `parameters`, glob patterns or a function of the name, chooses the region; by default it is all that moved, heads aside.
-    Localizers that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
+    The region is all that moved but heads, tables of embeddings, output embeddings and poolers.  `parameters` says otherwise:
+    "all" that moved, groups such as "layers", glob patterns, or a function of the name; `heads` names heads beside the usual ones.
+    Methods that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
     `batches`: of the mean, or of one batch after the other where they take steps; fish and talos square that of each batch, so
-    let each be one example.  The model is then a copy in eval mode, with the heads and buffers of `tuned`.  `settings` are the
-    localizer's own, such as steps=50; those about rows to choose by (dev) change nothing here.  The mask is smaller where a
-    localizer has no more to select (bias), or ends earlier (grown, threshold).
+    let each be one example.  The model is then a copy in eval mode, with the heads and buffers of `tuned`.  `dev(model)` is a
+    score to maximise: `learned` reads it on its way and keeps the best mask (the authors' rule), without it the last.
+    `settings` are the method's own, such as steps=50.  Equal seeds give equal masks; `mask.record` says how one was found.
+    A mask is smaller where a method has no more to select (bias), or ends earlier (threshold).
     """
-    region = region_of(base, tuned, parameters)
-    if given := {"mode", "draws"} & {*settings}:
-        raise ParamsError(f"{method}.{min(given)}: the loss itself determines whose gradient is squared (see `fisher`)")
-    localizer = localizer_of(method, settings)
-    budget = Budget.of(region, sparsity, "sparsity")
-    before, after = (_values(model, region) for model in (base, tuned))
-    generator = np.random.default_rng(seed)
-    if not localizer.needs_model:
-        evidence = from_tensors(region, before, after, generator)
-    elif loss is None:
-        raise ParamsError(f"loss: {method} needs gradients, so pass a loss; movement needs none")
-    elif narrow := [name for name, one in after.items() if one.dtype not in (torch.float32, torch.float64)]:
-        hint = "pass base.float() and tuned.float(), or choose others by parameters="
-        raise ModelError(f"{method} works in float32, and {narrow[0]} is {after[narrow[0]].dtype}: {hint}")
-    else:
-        parts = [()] if batches is None else [(batch,) for batch in batches]
-        if not parts:
-            raise ParamsError("batches: there are none; an iterator can be used only once, so pass a list")
-        with torch.inference_mode(False):
-            model = graft(base, tuned, GraftMask.empty(region)).eval()
-        evidence = _evidence(model, region, (before, after), loss, parts, generator)
-    with torch.inference_mode(False):
-        return localizer.find(evidence, budget).mask
+    pair = base if isinstance(base, Pair) else pair_of(base, tuned, heads)
+    localizer = as_localizer(method, settings)
+    own_loss = localizer.needs_model and not isinstance(loss, Objective)
+    if own_loss:
+        _require_use(localizer, settings, loss, dev)
+    region = pair.region(parameters)
+    alone = isinstance(sparsity, str | Budget) or not isinstance(sparsity, Iterable)
+    sparsity = sparsity if alone else [*sparsity]
+    budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
+    given = loss if isinstance(loss, Objective) else NO_OBJECTIVE
+    objective = _objective(pair, region, loss, batches, dev) if own_loss else given
+    title, total = (
+        (progress if isinstance(progress, str) else localizer.name),
+        None if objective.module else len(region.shapes),
+    )
+    with watched(title, objective.module, total, bool(progress)) as seen, torch.inference_mode(False):
+        before, after = (_values(side, region, objective.weights, seen) for side in (pair.compared, pair.after))
+        generator = np.random.default_rng(seed)
+        masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
+    how = {"method": localizer.name, "settings": localizer.model_dump()}
+    how |= {"heads": sorted(pair.heads)} if heads else {}
+    masks = [replace(mask, record={**how, **mask.record}) for mask in masks]
+    LOGGER.info("%s: %s", localizer.name, masks)
+    return masks[0] if alone else dict(zip(sparsity, masks, strict=True))
+
+
+def curve(
+    base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[nn.Module], float]
+) -> "DataFrame":
+    """`score(model)` of the graft of each mask, of the graft of the whole region, and of both models.
+
+    Columns: model (pretrained, finetuned, grafted, whole_region), sparsity, selected, score.  What scores lower as a graft of the
+    whole region than fine-tuned lies outside of the region.  The models come back as they were.
+    """
+    import pandas as pd
+
+    if not masks:
+        raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
+    region = next(iter(masks.values())).region
+    rows = [("pretrained", 0.0, 0, score(base)), ("finetuned", None, None, score(tuned))]
+    grafts = [("grafted", mask.sparsity, mask) for mask in masks.values()] + [
+        ("whole_region", 1.0, GraftMask.full(region))
+    ]
+    for name, sparsity, mask in grafts:
+        with grafted(base, tuned, mask):
+            rows.append((name, sparsity, mask.selected, score(base)))
+    table = pd.DataFrame(rows, columns=["model", "sparsity", "selected", "score"])
+    return table.astype({"selected": "Int64", "score": float})
+
+
+def plot_curve(table: "DataFrame", axes: "Axes | None" = None) -> "Axes":
+    """A figure of `curve`'s table: scores of grafts by size, the other models as lines across."""
+    from .plotting import plot_scores  # imports matplotlib
+
+    return plot_scores(table, axes)
+
+
+def methods() -> "DataFrame":
+    """What masks can be found by: name, what it needs beside two models, settings with their defaults, when to take it."""
+    import pandas as pd
+
+    rows = [
+        {
+            "method": kind.name,
+            "needs": "loss" if kind.needs_model else "weights alone",
+            "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
+            "when": kind.__doc__.partition("\n")[0],
+        }
+        for kind in map(kind_of, known_names())
+    ]
+    return pd.DataFrame(rows).set_index("method")
 
 
 def fisher(
@@ -112,22 +201,52 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
 def load_mask(path: str | Path) -> GraftMask:
     """The mask of a file of `GraftMask.save`, of the pipeline or of a patch; MaskError if it is missing or damaged."""
     region, indices = read_indices(Path(path))
-    return GraftMask.from_region_indices(region, torch.from_numpy(indices))
+    mask = GraftMask.from_region_indices(region, torch.from_numpy(indices))
+    return replace(mask, record=read_header(Path(path)).get("found") or {})
 
 
-def _values(model: nn.Module, region: Region) -> dict[str, Tensor]:
-    weights = named_weights(model)
-    return {name: weights[name].detach() for name in region.shapes}
+def _values(side: Tensors, region: Region, weights: Tensors, seen: Callable[[], object]) -> Tensors:
+    """The region's values, one at a time, where and as the live weights are if there are some; `seen()` hears of each."""
+
+    def value(name: str) -> Tensor:
+        values = side[name].detach()
+        if not weights:
+            seen()
+        return values.to(weights[name]) if name in weights else values
+
+    return LazyTensors(region.shapes, value)
 
 
-def _evidence(
-    model: nn.Module, region: Region, ends: tuple, loss: Loss, parts: list[tuple], generator: np.random.Generator
-) -> LocalizerInput:
-    """The localizer's input for a live model, both sets of weights, and the caller's loss."""
+def _require_use(localizer: Localizer, settings: dict[str, Any], loss: object, dev: object) -> None:
+    """Raise ParamsError if a method that takes gradients has no loss, or for settings that would change nothing."""
+    for name, why in (WITHOUT_ROWS | ({} if dev else WITHOUT_DEV)).items():
+        if name in settings and settings[name] != "last":
+            raise ParamsError(f"{localizer.name}.{name}: {why}")
+    if not callable(loss):
+        hint = "pass loss=, a function of the model; movement needs none"
+        given = "" if loss is None else f", and {type(loss).__name__} is none: a function such as lambda model: ..."
+        raise ParamsError(f"loss: {localizer.name} takes gradients{given}; {hint}")
+
+
+def _objective(
+    pair: Pair,
+    region: Region,
+    loss: Loss,
+    batches: Sequence[Any] | None,
+    dev: Callable[[nn.Module], float] | None,
+) -> Objective:
+    """The caller's own loss, of a copy of the base with the heads and buffers of the tuned model."""
+    parts = [()] if batches is None else [(batch,) for batch in batches]
+    if not parts:
+        raise ParamsError("batches: there are none; an iterator can be used only once, so pass a list")
+    with torch.inference_mode(False):
+        model = pair.live().eval()
     weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
+    if narrow := [name for name, one in weights.items() if one.dtype not in (torch.float32, torch.float64)]:
+        hint = "pass base.float() and tuned.float(), or choose others by parameters="
+        raise ModelError(f"gradients are taken in float32, and {narrow[0]} is {weights[narrow[0]].dtype}: {hint}")
     for weight in model.parameters():
         weight.requires_grad_(any(weight is one for one in weights.values()))
-
     seen: list[Tensor] = []
 
     @torch.enable_grad()
@@ -156,7 +275,11 @@ def _evidence(
         _require_gradient(found)
         return found
 
-    return LocalizerInput(region, *ends, weights, batch_gradients, lambda: gradient(parts), squares, generator)
+    @torch.no_grad()
+    def score() -> Score:
+        return Score(float(dev(model)))
+
+    return Objective(weights, batch_gradients, lambda: gradient(parts), squares, dev and score, module=model)
 
 
 def _differentiable(value: object) -> Tensor:

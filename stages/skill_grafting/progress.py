@@ -1,7 +1,8 @@
 """Progress bars: drawn on a terminal, silent in a log."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -10,9 +11,21 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def progress(title: str, total: int | None, unit: str) -> tqdm:
+def progress(title: str, total: int | None, unit: str, shown: bool = True) -> tqdm:
     """A bar to be used in a `with`, without an end if `total` is None; its `update(n=1)` moves it."""
-    return tqdm(desc=title, total=total, unit=unit, disable=None, leave=False, mininterval=0.5)
+    # of itself it is silent where stderr is no terminal, as in a notebook
+    disable = not shown or (False if "ipykernel" in sys.modules else None)
+    return tqdm(desc=title, total=total, unit=unit, disable=disable, leave=False, mininterval=0.5)
+
+
+@contextmanager
+def watched(title: str, module: "Module | None", total: int | None = None, shown: bool = True) -> Iterator[Callable]:
+    """A bar of the forward passes of a module, or of tensors, each told by the function that this gives."""
+    with (
+        progress(title, total, "pass" if module else "tensor", shown) as bar,
+        each_pass(module, bar.update) if module else nullcontext(),
+    ):
+        yield bar.update
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from skill_grafting.models.evaluation import Evaluation
@@ -15,7 +14,7 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -55,11 +54,9 @@ def predict_by_size(
     cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
     """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
-    axes = {}
-    for sparsity in params.paradigm.sparsities:
-        budget = Budget.of(cell.region, sparsity, "paradigm.sparsities")
-        evidence = evidence_of(cell, "learned", train_rows, cell.rows("dev"))
-        found = params.localizer.learned.find(evidence, budget).mask
+    axes, sizes = {}, params.paradigm.sparsities
+    masks = cell.masks("learned", params.localizer.learned, sizes, "paradigm.sparsities", train_rows)
+    for sparsity, found in masks.items():
         size = found.selected
         moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, size)
         for variant, mask in ((MOVEMENT_GRAFTED, moved), (GRAFTED, found)):

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from skill_grafting import runtime
 from skill_grafting.grafting.apply import graft
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.registry import Budget, FoundMask
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import Params
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -21,17 +21,15 @@ from stages.workflow.core.stage import stage
 def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> Iterator[str]:
     """Store a cell's mask by one localizer at each size, all from one ranking, and its graft's predictions; gives a line for each."""
     cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
-    rows, localizer = (cell.rows("train"), cell.rows("dev")), getattr(params.localizer, name)
-    budgets = [Budget.of(cell.region, sparsity, "sweep.sparsities") for sparsity in sizes]
-    masks = localizer.find_all(lambda: evidence_of(cell, name, *rows), budgets)
-    for sparsity, found in zip(sizes, masks, strict=True):
-        yield _measured(name, sparsity, cell, found, params)
+    masks = cell.masks(name, getattr(params.localizer, name), sizes, "sweep.sparsities")
+    for sparsity, mask in masks.items():
+        yield _measured(name, sparsity, cell, mask, params)
 
 
-def _measured(name: str, sparsity: float, cell: GraftCell, found: FoundMask, params: Params) -> str:
-    mask, axes, task, seed = found.mask, (name, str(sparsity)), cell.task, cell.seed
+def _measured(name: str, sparsity: float, cell: GraftCell, mask: GraftMask, params: Params) -> str:
+    axes, task, seed = (name, str(sparsity)), cell.task, cell.seed
     about = {**cell.origin(), "model_parameters": cell.anatomy.parameters, "localizer": name, "sparsity": sparsity}
-    stored = StoredMask(mask, cell.values_at(mask), cell.head, {**about, **found.record})
+    stored = StoredMask(mask, cell.values_at(mask), cell.head, {**about, "found": mask.record})
     write_mask(paths.sweep_mask(*axes, task, seed), stored)
     evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
     cell.model.put(graft(cell.pretrained, cell.finetuned, mask))

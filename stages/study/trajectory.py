@@ -18,7 +18,6 @@ from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import make_folders
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import HEAD, read_anatomy
 from skill_grafting.models.evaluation import Evaluation
@@ -30,7 +29,7 @@ from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set, variant_rows, write_record
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
@@ -137,12 +136,8 @@ def regions_at(
     said = predictions.logits[train_set(cell.task)][f"{CHECKPOINT}_{step}"].argmax(1)
     labels = [predictions.label_names[index] for index in said]
     rows = [{**row, "label": label} for row, label in zip(train_rows, labels, strict=True)]
-    then, found = replace(cell, finetuned=at), {}
-    for sparsity in params.trajectory.checkpoints.sparsities:
-        budget = Budget.of(cell.region, sparsity, "trajectory.checkpoints.sparsities")
-        evidence = evidence_of(then, "learned", rows, cell.rows("dev"))
-        found[sparsity] = params.localizer.learned.find(evidence, budget).mask
-    return found
+    then, sizes = replace(cell, finetuned=at), params.trajectory.checkpoints.sparsities
+    return then.masks("learned", params.localizer.learned, sizes, "trajectory.checkpoints.sparsities", rows)
 
 
 def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:

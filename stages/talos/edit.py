@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting import runtime
+from skill_grafting.api import localize
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
@@ -41,7 +42,7 @@ from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.resume import regained_seconds
 from stages.workflow.core.scoring import write_record
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
@@ -110,9 +111,9 @@ def choose_mask(method: str, cell: GraftCell, params: Params) -> GraftMask:
         return GraftMask.full(cell.region)
     if method == ATTENTION:
         return attention_mask(cell.region)
-    evidence = evidence_of(cell, method, cell.rows("train"), cell.rows("dev"))
     budget = Budget.of(cell.region, params.talos.sparsity, "talos.sparsity")
-    mask = params.localizer.find(evidence, budget).mask
+    loss, seed = cell.objective(), cell.draws(method)
+    mask = localize(cell.pretrained, cell.finetuned, sparsity=budget, method=params.localizer, loss=loss, seed=seed)
     if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "

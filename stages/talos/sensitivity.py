@@ -22,7 +22,7 @@ from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.predictions import Predictions, write_predictions
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
@@ -64,9 +64,10 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
 
 def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> LocalizerInput:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
-    view, rows = model.views[task], read_rows(paths.sample(task, seed, "train"))
+    view, rows, words = model.views[task], read_rows(paths.sample(task, seed, "train")), ("sensitivity", task, seed)
     pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
-    return evidence_about(view, region, pretrained, pretrained, rows, ("sensitivity", task, seed))
+    objective = objective_of(view, region.shapes, rows, words=words)
+    return objective.between(region, pretrained, pretrained, draws(*words))
 
 
 def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
@@ -77,7 +78,7 @@ def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
     scores = sensitivity(evidence, params.localizer.talos)
     return {
         LEAST: least_sensitive(scores, GraftMask.full(region), k),
-        RANDOM: Random().find(evidence, Budget(k)).mask,
+        RANDOM: Random().find(lambda: evidence, [Budget(k)])[0],
         MOST: top_k(region, scores, k),
     }
 

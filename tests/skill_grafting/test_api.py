@@ -15,10 +15,10 @@ from skill_grafting import merging
 from skill_grafting.errors import GraftError
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_text
-from skill_grafting.localizers.registry import NAMES, Budget
+from skill_grafting.localizers.registry import NAMES
 from skill_grafting.merging import shifted, task_vector
 from skill_grafting.metrics.classification import reliability
-from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_of
@@ -124,7 +124,7 @@ def small() -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
 
 def test_everything_is_the_fine_tuned_model_and_nothing_the_base_bit_for_bit(case):
     base, tuned, _ = case
-    mask = sg.localize(base, tuned, sparsity=1.0)
+    mask = sg.localize(base, tuned, sparsity=1.0, parameters="all")
     assert mask.selected == mask.region.size == sum(mask.by_module().values()) > 0
     assert same(state(sg.graft(base, tuned, mask)), state(tuned))
     nothing = state(sg.graft(base, tuned, sg.GraftMask.empty(mask.region)))
@@ -214,11 +214,11 @@ def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     opened, base, tuned = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), *two(cell)
     known = cell.load()
     words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
-    evidence = evidence_about(
-        opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words
+    objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
+    wanted = sg.localize(
+        opened.pretrained, opened.finetuned, sparsity=0.02, method=settings, loss=objective, seed=draws(*words)
     )
-    wanted = settings.find(evidence, Budget.of(opened.region, 0.02, "sparsity")).mask
-    changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws")}
+    changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws", "batch_size", "select", "eval_steps")}
     examples = opened.model.encode(cell.rows["train"])
     one_by_one = method in ("fish", "talos")
     batches = [[example] for example in drawn(examples)] if one_by_one else [by_length(examples)]
@@ -340,7 +340,7 @@ def other_shape() -> nn.Module:
 
 
 REFUSED = {
-    "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "nothing but heads differs"),
+    "nothing moved": (lambda b, t_: sg.localize(b, b, sparsity=0.1), "the two models have the same values: nothing moved"),
     "another architecture": (
         lambda b, t_: sg.localize(b, other_shape(), sparsity=0.1),
         r"the models need the same architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
@@ -348,14 +348,14 @@ REFUSED = {
     "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
     "half precision": (
         lambda b, t_: sg.localize(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16(), sparsity=0.1, method="grown", loss=len),
-        r"grown works in float32, and 0.weight is torch.bfloat16: pass base.float",
+        r"gradients are taken in float32, and 0.weight is torch.bfloat16: pass base.float",
     ),
     "a pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, parameters=["0.wieght"]), "'0.wieght'; the nearest is '0.weight'"),
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
     "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"^lerned: unknown localizer \(did you mean 'learned'"),
-    "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned needs gradients"),
+    "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned takes gradients; pass loss="),
     "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
-    "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: the loss itself determines whose gradient"),
+    "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: changes nothing here: the loss itself determines whose gradient"),
     "a way to merge": (lambda b, t_: sg.merge(b, {}, "tied"), r"how: unknown way 'tied' \(did you mean 'ties'"),
     "regions": (
         lambda b, t_: sg.merge(b, {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}),
@@ -370,11 +370,10 @@ REFUSED = {
     "merging another model": (lambda b, t_: sg.merge(b, {"a": (nn.Linear(2, 2), sg.localize(b, t_, sparsity=0.5))}), "need the same architecture"),
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
     "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
-    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, not a OrderedDict"),
+    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, or folders of .*, not a Sequential and a OrderedDict"),
     "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
-    "no mask": (lambda b, t_: sg.grafted(b, t_).__enter__(), "mask: goes with a fine-tuned model"),
-    "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "none of the chosen parameters differs"),
-    "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be glob patterns"),
+    "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "the two models have the same values: nothing moved"),
+    "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be"),
     "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
     "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
     "frozen": (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), "none of those chosen requires gradients"),
@@ -496,7 +495,7 @@ def test_whatever_happens_inside_is_put_back_and_the_caller_s_own_error_leaves(w
 
 def test_a_model_that_is_turned_inside_stays_turned_and_pruned_layers_stay_pruned():
     base, tuned = Cached(), Cached()
-    mask = sg.localize(base, tuned, sparsity=1.0)
+    mask = sg.localize(base, tuned, sparsity=1.0, parameters="all")
     wanted = copy.deepcopy(base).to(torch.bfloat16)
     with sg.grafted(base, tuned, mask):
         base.to(torch.bfloat16)
@@ -514,9 +513,9 @@ def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
             self.body.weight = self.head.weight
 
     base, tuned = Headed(), Headed()
-    assert [*sg.localize(base, tuned, sparsity=0.5).region.shapes] == ["head.weight"], "which is the embedding, too"
+    assert [*sg.localize(base, tuned, sparsity=0.5, parameters="all").region.shapes] == ["head.weight"], "which is the embedding, too"
     wrapped = [nn.DataParallel(model) for model in (base, tuned)]
-    assert [*sg.localize(*wrapped, sparsity=0.5).region.shapes] == ["module.head.weight"]
+    assert [*sg.localize(*wrapped, sparsity=0.5, parameters="all").region.shapes] == ["module.head.weight"]
 
 
 def test_narrow_and_whole_numbers_are_compared_and_summed_exactly():

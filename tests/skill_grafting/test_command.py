@@ -14,7 +14,8 @@ import torch
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.metrics.composition import kind_of, layer_of
 from skill_grafting.patches.__main__ import COMMANDS, main
-from skill_grafting.patches.patch_file import CARD, PATCH, read_patch
+from skill_grafting.patches.card import CARD
+from skill_grafting.patches.patch_file import PATCH, read_patch
 from skill_grafting.patches.project import pipeline_scores
 from tests.graft_project import MASK, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import TOY
@@ -59,7 +60,7 @@ def test_inspect_counts_every_parameter_once_in_its_layer_and_kind(project, caps
 
 def test_facts_are_shown_in_words_too_and_a_patch_is_read_like_its_mask(project, tmp_path, capsys):
     text, mask = output(capsys, "inspect", MASK), as_json(capsys, "inspect", MASK)
-    for name in ("file", "task", "seed", "localizer", "selected"):
+    for name in ("file", "task", "found by", "selected"):
         assert re.search(rf"^{name} +{mask[name]}$", text, re.MULTILINE), name
     for row in [*mask["layers"], *mask["kinds"]]:
         share = re.escape(f"{row['share']:.4g}")
@@ -69,7 +70,7 @@ def test_facts_are_shown_in_words_too_and_a_patch_is_read_like_its_mask(project,
     graft("export", MASK, "--to", tmp_path / "patch")
     patch = as_json(capsys, "inspect", tmp_path / "patch")
     assert (mask.pop("form"), patch.pop("form")) == ("mask", "patch") and mask.pop("file") != patch.pop("file")
-    assert patch.pop("fingerprint") == read_patch(tmp_path / "patch").use.fingerprint != mask.pop("fingerprint")
+    assert (mask.pop("task"), patch.pop("task")) == ("toy", TOY.title)
     assert mask == patch
 
 
@@ -96,7 +97,7 @@ def test_predict_gives_what_the_pipeline_predicts_and_a_card_describes_the_patch
     assert refused(capsys, "predict", patch, *texts, "--second", "one") == "--second: 1 texts for 4 first ones"
     card, prompt, whole = (patch / CARD).read_text(encoding="utf-8"), TOY.prompt_for(mode), project.cell.anatomy.parameters
     wanted = [f"400 of {project.cell.region.size:,} graftable parameters", f"of the model's {whole:,}", "| grafted | 200 | 87.5 | 97.2 |"]
-    wanted += ["0 negative, 1 positive", "localizer learned, seed 13", read_patch(patch).use.fingerprint]
+    wanted += ["0 negative, 1 positive", "found by**: learned", read_patch(patch).use.fingerprint]
     wanted += [prompt.template, "positive: great"] if prompt else []
     assert all(words in card for words in wanted) and ("label words" in card) == (prompt is not None)
     assert "87.5" not in (model / CARD).read_text(encoding="utf-8"), "scores are the exporter's"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import skill_grafting as sg
 from skill_grafting.data.encoding import Example, encode_completions, label_completions
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
@@ -17,7 +18,7 @@ from skill_grafting.metrics.predictions import Predictions, read_predictions, wr
 from skill_grafting.metrics.scores import classification_scores, score_rows
 from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD, error_over_rows, token_scores, usual_completion
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
-from skill_grafting.models.evidence import evidence_about, with_scores
+from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import (
@@ -246,11 +247,10 @@ def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
 def test_every_localizer_finds_a_mask(make_cell, localizer):
     cell = make_cell("generative")
     model, rows, both = cell.load("pretrained"), cell.rows, (cell.pretrained(), cell.finetuned())
-    evidence = evidence_about(model, cell.region, *both, rows["train"], ("mask", "toy", 0))
-    evidence = with_scores(evidence, model, rows["train"], rows["dev"])
+    loss = objective_of(model, cell.region.shapes, rows["train"], rows["dev"])
     settings = localizer_settings(localizer, steps=2, select="authors", eval_steps=1)
     k = cell.region.budget(0.05)
-    selected = settings.find(evidence, Budget(k)).mask.selected
+    selected = sg.localize(*both, sparsity=Budget(k), method=settings, loss=loss).selected
     assert (localizer != "bias") <= selected <= k, "a Llama has no biases"
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 from transformers.models.auto import modeling_auto, tokenization_auto
 
-from skill_grafting import load_graft
+import skill_grafting as sg
 from skill_grafting.errors import GraftError
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel
@@ -115,7 +115,7 @@ def outcome(kind: str, mode: str, folder: Path) -> str:
         pair = ["--base", str(base), "--finetuned", str(tuned), "--to", str(folder / "patch"), "--mode", mode]
         options = vars(_parser().parse_args(["localize", *pair, "--sparsity", "1", "--region", *groups]))
         localize(**{name: value for name, value in options.items() if name != "command"})
-        found = load_graft(base, folder / "patch")
+        found = sg.Patch.from_pretrained(folder / "patch").apply(base)
     except GraftError as error:
         assert "\n" not in str(error)
         return str(error)

@@ -22,17 +22,16 @@ from transformers import (
     XLMRobertaConfig,
 )
 
+from skill_grafting import api
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
-from skill_grafting.localizers.evidence import from_tensors
 from skill_grafting.localizers.movement import movement
-from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
+from skill_grafting.localizers.registry import NAMES, localizer_of
 from skill_grafting.models.anatomy import HEAD
 from skill_grafting.models.evidence import draws
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.patches.card import render
-from skill_grafting.patches.live import load_graft
-from skill_grafting.patches.pair import squared_movement
+from skill_grafting.patches.patch import Patch
 from skill_grafting.patches.patch_file import PATCH
 from tests.graft_project import ROOT, graft, parts_of
 from tests.graft_project import refused as graft_refused
@@ -137,24 +136,24 @@ def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, n
     mask = parts_of(tmp_path / "patch" / PATCH)[0].mask
     tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
     before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
-    evidence, budget = from_tensors(mask.region, before, after, draws(name, tuned.name, 0)), mask.region.budget(0.05)
-    assert mask.equals(localizer_of(name).find(evidence, Budget(budget)).mask)
-    other = "random" if name in ("movement", "lota") else "movement"
-    assert not mask.equals(localizer_of(other).find(evidence, Budget(budget)).mask), "control"
+    def found(method: str) -> api.GraftMask:
+        return api.localize(before, after, sparsity=0.05, method=method, seed=draws(name, tuned.name, 0))
+
+    assert mask.equals(found(name))
+    assert not mask.equals(found("random" if name in ("movement", "lota") else "movement")), "control"
 
 
 def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     """Its own folders: the mask, the fingerprint and the head are those that the stage `mask` would store."""
     cell = make_cell("standard")
-    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", "--sparsity 0.02")
+    localize(cell.pretrained_folder, cell.finetuned_folder, tmp_path / "patch", "--sparsity 0.02 --region layers")
     stored, _ = parts_of(tmp_path / "patch" / PATCH)
     region = cell.region
     assert stored.mask.equals(top_k(region, movement(cell.pretrained(), cell.finetuned(), region), region.budget(0.02)))
-    assert stored.about["fingerprint"] == region.fingerprint(cell.pretrained())
     assert {*stored.head} == {*cell.anatomy.names([HEAD])}
     assert stored.about["model_parameters"] == cell.anatomy.parameters
     said = capsys.readouterr().out
-    assert "labels: negative, positive" in said and "MiB of memory" in said and "Moved too" not in said
+    assert "labels: negative, positive" in said and "Moved too" not in said
 
 
 def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, capsys):
@@ -169,12 +168,14 @@ def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, c
 
 
 def test_a_place_that_is_taken_while_this_runs_stays(pico_bert, tuned, tmp_path, capsys, monkeypatch):
-    def meanwhile(*arguments: object) -> object:
+    of = Patch.of
+
+    def meanwhile(*arguments: object, **more: object) -> Patch:
         write_text(tmp_path / "empty/notes", "mine")
-        return squared_movement(*arguments)
+        return of(*arguments, **more)
 
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr("skill_grafting.patches.localize.squared_movement", meanwhile)
+    monkeypatch.setattr(Patch, "of", meanwhile)
     assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"]
 
@@ -185,7 +186,7 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path, dtype)
     in_type(tuned, dtype)
     localize(base, tuned, tmp_path / "patch", "--sparsity 0.5")
     stored, use = parts_of(tmp_path / "patch" / PATCH)
-    assert (use.mode, use.labels, use.prompt, stored.head) == ("autoregressive", [], None, {})
+    assert (use.model_class, use.labels, use.prompt, stored.head) == ("LlamaForCausalLM", [], None, {})
     assert {values.dtype for values in stored.values.values()} == {dtype}
     card = (tmp_path / "patch/README.md").read_text()
     assert "for no labels in particular" in card and "**labels**" not in card
@@ -203,7 +204,7 @@ def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tm
     tuned = moved(base, tmp_path / "tuned")
     localize(base, tuned, tmp_path / "patch", "--sparsity 1 --region embeddings")
     before, after = (load_file(folder / WEIGHTS) for folder in (base, tuned))
-    live, by_hand = load_graft(base, tmp_path / "patch").state_dict(), loaded(tmp_path / "patch", base)
+    live, by_hand = Patch.from_pretrained(tmp_path / "patch").apply(base).state_dict(), loaded(tmp_path / "patch", base)
     for name in before:
         wanted = (after if ".embeddings." in name else before)[name]
         assert torch.equal(live[name], wanted) and torch.equal(by_hand[name], wanted), name
@@ -242,8 +243,8 @@ REFUSALS = {
     "fewer layers": (config(num_hidden_layers=1), r"the two have other layers or shapes \(bert.encoder.layer.1.*, 13 more\)$"),
     "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.*, 1 more\)$"),
     "quantised": (quantise, r"tuned: 2 tensors in I8; only weights in F32, BF16, F16 can be grafted \(.*query.weight\)$"),
-    "no number": (tensors(lambda parts: parts[BIAS].fill_(float("nan"))), rf"tuned: values that are no numbers \({BIAS}\)$"),
-    "another class": (config(architectures=["BertForTokenClassification"]), "says BertForTokenClassification, which is none of .*; choose --mode"),
+    "no number": (tensors(lambda parts: parts[BIAS].fill_(float("nan"))), rf"{BIAS} of the tuned model has values that are infinite or no numbers$"),
+    "another class": (config(architectures=["BertForMagic"]), "says BertForMagic, which transformers doesn't have; .*; choose --mode"),
     "a number": (lambda folder: (config(id2label={"0": "score"})(folder), lose("classifier")(folder)), "its head has 1 output, a number"),
     "other arithmetic": (config(num_attention_heads=4, hidden_act="relu"), "computes otherwise than .*: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),
     "other names": (tensors(lambda parts: parts.update({"odd": parts.pop(BIAS)})), "1 tensor missing .*; it has odd besides; are these the missing ones"),
@@ -272,7 +273,7 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
     ("--localizer movemnt", "^--localizer: 'movemnt' is none of .* .did you mean 'movement'"),
     ("--localizer grown", "needs --data; without: bias, "),
     ("--region layer", "^--region: 'layer' is none of .* .did you mean 'layers'"),
-    ("--region lm_head", "^--region: .* has no parameters in lm_head; it has embeddings, layers, pooler$"),
+    ("--region lm_head", "^--region: the model has none in lm_head; it has embeddings, layers, pooler$"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
     ("--verbalizer good=great bad", "^--verbalizer: 'bad' should be NAME=VALUE$"),
     ("--columns sentence3=x", "^--columns: 'sentence3' is none of sentence1, .* .did you mean 'sentence"),
@@ -288,14 +289,16 @@ def test_options_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, o
 def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_bert, tmp_path, capsys):
     again, other = (Path(shutil.copytree(pico_bert, tmp_path / name)) for name in ("again", "other"))
     edit_tensors(other, lambda parts: parts["bert.pooler.dense.bias"].add_(1))  # no part of a masked language model
-    unmoved = f"has the same values as {pico_bert}: nothing moved"
-    for tuned, words in ((pico_bert, "is the base model itself; "), (again, unmoved), (other, unmoved)):
-        assert refused(capsys, pico_bert, tuned, tmp_path / "patch", "--mode prompt").startswith(f"{tuned}: {words}")
+    unmoved = "the two models have the same values: nothing moved"
+    for tuned, words in ((pico_bert, f"{pico_bert}: is the base model itself; "), (again, unmoved), (other, unmoved)):
+        assert refused(capsys, pico_bert, tuned, tmp_path / "patch", "--mode prompt").startswith(words)
     edit_tensors(other, lambda parts: parts["bert.embeddings.word_embeddings.weight"].add_(1))
     line = refused(capsys, pico_bert, other, tmp_path / "patch", "--mode prompt")
-    assert line.endswith(f"{pico_bert} in layers: nothing moved; embeddings did, and --region takes them in")
-    localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings pooler")
-    assert "This model has no parameters of pooler." in capsys.readouterr().out, "control"
+    moved = "bert.embeddings.word_embeddings.weight"
+    assert line == f"nothing moved in what may be grafted; {moved} did, and --region takes it in"
+    line = refused(capsys, pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings pooler")
+    assert line == "--region: the model has none in pooler; it has embeddings, layers, lm_head"
+    localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings")
 
 
 def tied(base: Path, tuned: Path) -> None:
@@ -313,7 +316,6 @@ def more_tokens(base: Path, _: Path) -> None:
 @pytest.mark.parametrize(("source", "change", "words"), [
     ("pico_llama", tied, "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it"),
     ("pico_llama", more_tokens, r"base: its tokenizer has (\d+) tokens, but the model only \d+$"),
-    ("pico_bert", lambda *both: [set_config(folder, model_type="t5") for folder in both], "base: is an encoder-decoder, of which only half"),
 ])  # fmt: skip
 def test_a_base_that_can_t_be_grafted_is_refused(request, tmp_path, capsys, source, change, words):
     folder = request.getfixturevalue(source)
@@ -487,8 +489,10 @@ def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert
         else:
             for line in block.replace("\\\n", "").splitlines():
                 graft(*shlex.split(line)[1:])
+    methods = (ROOT / "docs/METHODS.md").read_text(encoding="utf-8")
+    exec(re.search(r"^```python\n(.*?)^```$", methods, re.MULTILINE | re.DOTALL)[1], {})
     said = capsys.readouterr().out
-    assert "1.00%, overlap 0." in said and "learned loss 0." in said
+    assert "Those that are largest after fine-tuning." in said and "1.00%, overlap 0." in said and "learned loss 0." in said
     assert "Moved too, and left as they were pretrained: embeddings" in said
     assert "pooler" in said and "\ngrafted" in said
     tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))

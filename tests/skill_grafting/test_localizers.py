@@ -19,10 +19,10 @@ from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import attribution
 from skill_grafting.localizers.bias import biases
-from skill_grafting.localizers.evidence import LocalizerInput, from_tensors
+from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
-from skill_grafting.models.evidence import draws, evidence_about
+from skill_grafting.models.evidence import draws, objective_of
 from stages.workflow.core.cells import GraftCell
 from tests.imports import closure
 from tests.pico import localizer_settings, same
@@ -33,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 def evidence_of(cell, seed: int = 0) -> LocalizerInput:
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     words = ("mask", "toy", seed)
-    return evidence_about(opened.model, opened.region, opened.pretrained, opened.finetuned, cell.rows["train"], words)
+    objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
+    return objective.between(opened.region, opened.pretrained, opened.finetuned, draws(*words))
 
 
 def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
@@ -41,7 +42,7 @@ def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
 
 
 def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
-    return localizer_settings(name, **changes).find(evidence, Budget(k)).mask
+    return localizer_settings(name, **changes).find(lambda: evidence, [Budget(k)])[0]
 
 
 class Quadratic:
@@ -102,8 +103,8 @@ def test_the_contract_on_a_real_model(make_cell, tmp_path, name):
     write_mask(tmp_path / "mask", StoredMask(masks[300], values_at(evidence.finetuned, masks[300]), {}, {}))
     read = read_mask(tmp_path / "mask")
     assert read.mask.equals(masks[300]) and same(read.values, values_at(cell.finetuned(), masks[300]))
-    together = localizer.find_all(lambda: seeded(evidence), [Budget(2), Budget(300)])
-    assert [found.mask.equals(masks[k]) for found, k in zip(together, (2, 300), strict=True)] == [True] * 2
+    together = localizer.find(lambda: seeded(evidence), [Budget(2), Budget(300)])
+    assert [found.equals(masks[k]) for found, k in zip(together, (2, 300), strict=True)] == [True] * 2
     order = localizer.rank(seeded(evidence), 300)
     if order is not None:
         small, large = localizer.rank(seeded(evidence), 37).tolist(), order.tolist()
@@ -114,7 +115,7 @@ def test_the_contract_on_a_real_model(make_cell, tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_needs_no_model_gets_none(make_cell, name):
     cell = make_cell("prompt")
-    alone = from_tensors(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
+    alone = NO_OBJECTIVE.between(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
     if localizer_of(name).needs_model:
         with pytest.raises((RuntimeError, KeyError), match="has no model to take gradients of|encoder"):
             mask_of(name, alone, 300)
@@ -150,7 +151,7 @@ def test_a_localizer_of_ones_own_is_one_file_and_a_variant_of_it_a_line(make_cel
     evidence, budget = evidence_of(make_cell("prompt")), Budget(120)
     [name, line] = re.search(r"`(relative_\w+): (\{of: relative.*?\})`", page).groups()
     variant = localizer_of(name, dict(re.findall(r"(\w+): (\w+)", line)) | {"least": 0.01})
-    masks = [one.find(evidence, budget).mask for one in (localizer_of("relative"), variant, localizer_of("movement"))]
+    masks = [one.find(lambda: evidence, [budget])[0] for one in (localizer_of("relative"), variant, localizer_of("movement"))]
     assert {mask.selected for mask in masks} == {120}
     assert not any(masks[a].equals(masks[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
@@ -186,12 +187,12 @@ def test_a_localizer_is_imported_only_when_it_is_asked_for():
 
 def test_baselines_are_what_they_say(triple):
     region, pretrained, finetuned = triple
-    evidence = from_tensors(region, pretrained, finetuned, np.random.default_rng(0))
+    evidence = NO_OBJECTIVE.between(region, pretrained, finetuned, np.random.default_rng(0))
     assert mask_of("movement", evidence, 20).equals(movement_mask(*triple[1:], triple[0], 20))
     squares = {name: values**2 for name, values in pretrained.items()}
     assert mask_of("magnitude", evidence, 20).equals(top_k(region, squares, 20))
     assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
-    still = from_tensors(region, pretrained, pretrained, np.random.default_rng(0))
+    still = NO_OBJECTIVE.between(region, pretrained, pretrained, np.random.default_rng(0))
     assert {*mask_of("bias", still, 5).indices} == {"a.bias"}, "no other parameter, though none moved"
     alone = Region({"a.bias": (11,)})
     order = movement_order(pretrained, finetuned, alone, 5)
@@ -225,7 +226,7 @@ def test_a_movement_mask_holds_the_smaller_ones_and_their_order(triple):
 def test_random_places_are_spread_over_the_region():
     region = Region({"small.weight": (100,), "large.weight": (900,)})
     zeros = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
-    drawn = (from_tensors(region, zeros, zeros, np.random.default_rng(seed)) for seed in range(200))
+    drawn = (NO_OBJECTIVE.between(region, zeros, zeros, np.random.default_rng(seed)) for seed in range(200))
     counts = [len(mask_of("random", evidence, 100).indices.get("small.weight", [])) for evidence in drawn]
     # hypergeometric: mean 10, standard deviation 2.85, so 0.2 for the mean of 200
     assert abs(np.mean(counts) - 10) < 0.8 and np.std(counts) > 1.5

@@ -18,7 +18,7 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, write_mask
 from skill_grafting.io import read_json
-from skill_grafting.localizers.evidence import LocalizerInput, from_tensors
+from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.shared import SharedModel
@@ -209,7 +209,7 @@ def test_regions_are_those_of_each_task_of_the_size_asked_for(project_of):
 
 
 def masks_of(*arguments: Any) -> dict[float, Any]:
-    return {sparsity: found.mask for sparsity, found in task_masks(*arguments).items()}
+    return task_masks(*arguments)
 
 
 def overlap(one: Any, other: Any) -> int:
@@ -294,7 +294,7 @@ def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerI
         loss.backward()
         return loss.detach()
 
-    base = from_tensors(*triple, np.random.default_rng(0))
+    base = NO_OBJECTIVE.between(*triple, np.random.default_rng(0))
     return replace(base, weights=weights, batch_gradients=lambda _: gradient)
 
 

@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from skill_grafting.api import localize
 from skill_grafting.errors import StorageError
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import read_rows, write_rows
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.loops import State
+from skill_grafting.models.evidence import objective_of
 from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, train_again
 from skill_grafting.training.training import train
 from stages.workflow.core import resume as checkpoint
 from stages.workflow.core import settings as params
 from stages.workflow.core import stage as entry
-from stages.workflow.core.cells import GraftCell, evidence_of
+from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.resume import KeptLoop, keeping
 from tests.pico import change_one_value, finetune_settings, localizer_settings, random_mask, same, values_of
 from tests.stages import test_continual, test_multitask
@@ -51,12 +52,12 @@ def tune(
 def learn(cell: Any, **more: Any) -> Outcome:
     """A mask by mini-batches, chosen by dev."""
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
-    evidence = evidence_of(opened, "learned", cell.rows["train"], cell.rows["dev"])
+    loss = objective_of(opened.model, opened.region.shapes, cell.rows["train"], cell.rows["dev"], ("mask", "toy", 0))
     settings = localizer_settings(
         "learned", **{"select": "authors", "steps": STEPS, "eval_steps": 4, "batch_size": 8} | more
     )
-    found = settings.find(evidence, Budget.of(cell.region, 0.02, "graft.sparsity"))
-    return found.mask.indices, found.record
+    found = localize(opened.pretrained, opened.finetuned, sparsity=0.02, method=settings, loss=loss)
+    return found.indices, found.record
 
 
 def learn_in_turn(after_main: Any) -> Outcome:

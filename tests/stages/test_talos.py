@@ -169,11 +169,11 @@ def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
     evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
     wanted = movement_mask(pretrained, finetuned, region, 20)
-    assert localizer_of("lota").find(evidence, Budget(20)).mask.equals(wanted)
+    assert localizer_of("lota").find(lambda: evidence, [Budget(20)])[0].equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"
     evidence.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
-    few = localizer_of("lota").find(evidence, Budget(30)).mask
+    few = localizer_of("lota").find(lambda: evidence, [Budget(30)])[0]
     assert few.selected == 12 and "b.weight" not in few.indices
 
 

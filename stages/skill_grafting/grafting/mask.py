@@ -10,9 +10,10 @@ whatever it looks at, it gives a GraftMask over a Region, with
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,10 +27,11 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraftMask:
-    """A set of selected parameters of a region."""
+    """A set of selected parameters of a region; `record` says how it was found: method, settings, losses by step, the step kept."""
 
     region: Region
     indices: dict[str, Tensor]
+    record: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for name, indices in self.indices.items():
@@ -141,7 +143,8 @@ class GraftMask:
         from ..io import require_no_folder
         from .mask_indices import named_indices, write_tensors  # imports pydantic
 
-        write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), {})
+        about = {"found": self.record}
+        write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), about)
 
     def __repr__(self) -> str:
         return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"

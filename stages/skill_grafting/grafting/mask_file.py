@@ -56,7 +56,7 @@ def read_mask(path: Path) -> StoredMask:
             require_indices(name, "i" if indices.dtype in (torch.int32, torch.int64) else "", indices.dim())
         region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
         ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
-        mask = _mask(path, region, ordered)
+        mask = _mask(path, region, ordered, about.get("found") or {})
         if mask.indices and not parts["values"]:
             raise MaskError(
                 f"{path}: a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it"
@@ -65,9 +65,9 @@ def read_mask(path: Path) -> StoredMask:
     return StoredMask(mask, parts["values"], parts["head"], about)
 
 
-def _mask(path: Path, region: Region, indices: dict[str, Tensor]) -> GraftMask:
+def _mask(path: Path, region: Region, indices: dict[str, Tensor], record: dict[str, Any]) -> GraftMask:
     try:
-        return GraftMask(region, indices)
+        return GraftMask(region, indices, record)
     except MaskError as error:
         raise MaskError(f"{path}: damaged: {error}") from None
 
@@ -96,9 +96,12 @@ def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str
                 f"{name} has {len(indices)} indices and values of the shape {[*parts['values'][name].shape]}"
             )
     floats = [*parts["values"].items(), *parts["head"].items()]
-    for name, values in floats:
+    for name, values in parts["values"].items():
         if values.dtype not in FLOATS:
             raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16 or float16")
+    for name, values in parts["head"].items():
+        if values.dtype not in (*FLOATS, torch.int64, torch.int32):
+            raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16, float16 or whole numbers")
     if not all(bool(values.isfinite().all()) for _, values in floats):
         raise ValueError("holds values that are not numbers")
     if mask.selected != about["selected"]:

@@ -40,7 +40,7 @@ class Header(BaseModel):
     task: str | None = None
     seed: int | None = None
     localizer: str | None = None
-    rule: str | None = None
+    found: dict[str, Any] | None = None
     k: int | None = None
     model_parameters: Annotated[int, Field(gt=0)] | None = None
 

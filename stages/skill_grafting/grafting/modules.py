@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -19,7 +18,7 @@ from ..errors import ModelError, ParamsError
 from .apply import take_at
 from .mask import GraftMask
 from .places import Places, swapped, write
-from .region import Region, Tensors, named_weights
+from .region import Tensors, named_weights
 
 # what DataParallel, torch.compile and peft put before the names
 WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
@@ -28,23 +27,7 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
 
 
-def region_of(base: nn.Module, tuned: nn.Module, parameters: Parameters = None) -> Region:
-    """The chosen parameters, by default all that moved except heads; raises ModelError if there are none."""
-    before, after = states_of(base, tuned)
-    heads, every = heads_of(base), [*named_weights(base)]
-    among = [name for name in every if name not in heads] if parameters is None else chosen(every, parameters)
-    moved = [name for name in among if not torch.equal(before[name], after[name])]
-    if not moved:
-        what = "nothing but heads" if parameters is None else "none of the chosen parameters"
-        raise ModelError(f"{what} differs between the two models")
-    for name in moved:
-        if not torch.isfinite(after[name]).all():
-            raise ModelError(f"{name} of the tuned model has values that are infinite or no numbers")
-    names = moved if parameters is None else among
-    return Region({name: tuple(before[name].shape) for name in names})
-
-
-def chosen(names: Sequence[str], parameters: Parameters) -> list[str]:
+def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
     """The names that match; raises ModelError if there are none, with the nearest name for a pattern that matches none."""
     if callable(parameters):
         found = [name for name in names if parameters(name)]
@@ -52,16 +35,16 @@ def chosen(names: Sequence[str], parameters: Parameters) -> list[str]:
         patterns = "*" if parameters is None else parameters
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ParamsError(f"parameters: {parameters!r} should be glob patterns or a function of the name")
+            raise ParamsError(f"{setting}: {parameters!r} should be glob patterns or a function of the name")
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 nearest = "".join(
                     f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
                 )
-                raise ModelError(f"parameters: no parameter is called {pattern!r}{nearest}")
+                raise ModelError(f"{setting}: no parameter is called {pattern!r}{nearest}")
         found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not found:
-        raise ModelError(f"parameters: matches none of the model's {len(names)} parameters")
+        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
     return found
 
 
@@ -86,7 +69,7 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
     before, after = fitting(base, tuned, mask)
     buffers = {name for name, _ in base.named_buffers()}
-    heads = heads_of(base)
+    heads = heads_of(base) | {*mask.record.get("heads", ())}
     whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
     places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
     return places + [(before[name], None, after[name].detach().clone()) for name in whole]
@@ -94,7 +77,8 @@ def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
 
 def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str, Tensor]]:
     """Parameters and buffers of both; raises ModelError if they or the mask are of several architectures."""
-    before, after = states_of(base, tuned)
+    heads = {*mask.record.get("heads", ())} if isinstance(mask, GraftMask) else set()
+    before, after = states_of(base, tuned, heads)
     require_mask(mask, before)
     return [before, after]
 
@@ -124,7 +108,7 @@ def heads_of(model: nn.Module) -> set[str]:
 def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> list[dict[str, Tensor]]:
     """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match.
 
-    Those in `whole`, by default the heads, may have other shapes, such as a head of 1,000 classes that became one of 10.
+    Heads and those in `whole` may have other shapes, such as a head of 1,000 classes that became one of 10.
     """
     for model in (base, tuned):
         if not isinstance(model, nn.Module):
@@ -132,7 +116,7 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
         if empty := [name for name, weight in model.named_parameters() if weight.is_meta or is_lazy(weight)]:
             raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
     sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
-    whole = {*whole} or heads_of(base)
+    whole = heads_of(base) | {*whole}
     kinds = [
         {name: f"{'' if name in whole else [*values.shape]} of {values.dtype}" for name, values in side.items()}
         for side in sides

@@ -6,7 +6,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..grafting.apply import graft_into, put_all
 from ..grafting.mask import GraftMask
@@ -18,6 +18,29 @@ class Scores(NamedTuple):
 
     train_score: float
     dev_score: float
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss that localizers take gradients of, as functions of a live model; LocalizerInput says what each gives.
+
+    The model has the pretrained values outside the region, but for a trained head.
+    """
+
+    weights: Tensors
+    batch_gradients: Callable[[int], Callable[..., Tensor]]
+    full_gradient: Callable[[], Tensor]
+    squared_gradients: Callable[..., Tensors]
+    scores: Callable[[], NamedTuple] | None = None
+    examples: int = 0
+    module: nn.Module | None = None
+
+    def between(
+        self, region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
+    ) -> "LocalizerInput":
+        """The input of a localizer that looks for the skill between these two ends."""
+        functions = {name: value for name, value in vars(self).items() if name != "module"}
+        return LocalizerInput(region, pretrained, finetuned, generator=generator, **functions)
 
 
 @dataclass(frozen=True)
@@ -36,8 +59,7 @@ class LocalizerInput:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `scores()`, where a localizer may choose by dev, and `loss()`, the mean over the training set, are of the model with the weights
-    as they are, without gradients; None where they aren't to be had.
+    `scores()`, where a localizer may choose by dev, are of the model with the weights as they are; it maximises their sum.
     The function of the next batch passes over it if it is called with True.
     examples: how many training examples there are, 0 where that isn't known.
     """
@@ -50,9 +72,8 @@ class LocalizerInput:
     full_gradient: Callable[[], Tensor]
     squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
-    scores: Callable[[], Scores] | None = None
+    scores: Callable[[], NamedTuple] | None = None
     examples: int = 0
-    loss: Callable[[], float] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
@@ -68,15 +89,12 @@ class LocalizerInput:
         graft_into(self.weights, self.pretrained, self.finetuned, mask)
 
 
-def from_tensors(
-    region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
-) -> LocalizerInput:
-    """Evidence for localizers that need no model; asking it for gradients raises RuntimeError."""
-    return LocalizerInput(region, pretrained, finetuned, {}, _no_model, _no_model, _no_model, generator)
-
-
 def _no_model(*_: object) -> NoReturn:
     raise RuntimeError("this evidence has no model to take gradients of")
+
+
+# for localizers that look at weights alone
+NO_OBJECTIVE = Objective({}, _no_model, _no_model, _no_model)
 
 
 def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ from ..grafting.select import top_k
 from ..settings import Positive
 from .evidence import LocalizerInput
 from .movement import Movement
-from .registry import Budget, FoundMask
+from .registry import Budget
 
 # The start is this part of the budget; the rounds add the rest in equal portions.
 START_PART = 3
@@ -26,7 +26,7 @@ class Grown(Movement):
 
     rounds: Positive = Field(3, description="gradients, each at the graft so far")
 
-    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> FoundMask:
+    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask of budget.k parameters: the first third of the budget by movement, the others added in rounds.
 
         Each of `rounds` rounds takes the gradient at the current graft and adds those with the largest -dLoss/dtheta * delta, the
@@ -36,7 +36,7 @@ class Grown(Movement):
         mask = GraftMask.from_region_indices(evidence.region, order[:start])
         for number in range(1, self.rounds + 1):
             mask = grown_to(evidence, mask, start + (k - start) * number // self.rounds)
-        return FoundMask(mask)
+        return mask
 
 
 def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:

@@ -12,7 +12,7 @@ that it does not use.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from numbers import Real
 from pathlib import Path
@@ -45,8 +45,13 @@ class Budget:
     share: float | None = None
 
     @classmethod
-    def of(cls, region: "Region", sparsity: float, setting: str) -> "Budget":
-        """That share of a region; raises an error that names `setting` if it is no share, or less than one parameter."""
+    def of(cls, region: "Region", sparsity: "float | Budget", setting: str) -> "Budget":
+        """That share of a region, or the budget that it is already.
+
+        Raises an error that names `setting` if it is no share of parameters, or less than one of them.
+        """
+        if isinstance(sparsity, cls):
+            return sparsity
         if not isinstance(sparsity, Real) or not 0 < sparsity <= 1:
             raise ParamsError(f"{setting}: {sparsity!r} is no share of parameters, above 0 and at most 1")
         k, size = region.budget(sparsity), region.size
@@ -57,39 +62,73 @@ class Budget:
         return cls(k, sparsity)
 
 
-@dataclass(frozen=True)
-class FoundMask:
-    """A mask, and the entries about how it was found for its file's header."""
-
-    mask: "GraftMask"
-    record: dict[str, Any] = field(default_factory=dict)
-
-
 class Localizer(Section):
     """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
-    `needs_model`: a model and data, and not just two sets of weights.
+    `name` is that of its file, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights.
     """
 
+    name: ClassVar[str]
     needs_model: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.__module__.rpartition(".")[2]
 
     def rank(self, evidence: "LocalizerInput", k: int) -> "Tensor | None":
         """Region indices (int64), best first, exactly min(k, the number it has an opinion about) of them; None if it has no ranking."""
 
-    def refine(self, evidence: "LocalizerInput", order: "Tensor | None", budget: Budget) -> FoundMask:
+    def refine(self, evidence: "LocalizerInput", order: "Tensor | None", budget: Budget) -> "GraftMask":
         """The mask of that size, from a ranking that is at least as long: its first k."""
         from ..grafting.mask import GraftMask  # imports torch
 
-        return FoundMask(GraftMask.from_region_indices(evidence.region, order[: budget.k]))
+        return GraftMask.from_region_indices(evidence.region, order[: budget.k])
 
-    def find(self, evidence: "LocalizerInput", budget: Budget, order: "Tensor | None" = None) -> FoundMask:
-        """The mask of that size, from its ranking `order` if known; TrainingError if a loss diverges."""
-        return self.refine(evidence, self.rank(evidence, budget.k) if order is None else order, budget)
+    def find(self, evidence: "Callable[[], LocalizerInput]", budgets: Sequence[Budget]) -> "list[GraftMask]":
+        """The mask of each budget, as if it were the only one, from one ranking; `evidence()` gives equal input each time.
 
-    def find_all(self, evidence: "Callable[[], LocalizerInput]", budgets: Sequence[Budget]) -> list[FoundMask]:
-        """The mask of each budget, as if it were the only one, from one ranking; `evidence()` gives equal input each time."""
+        Raises TrainingError if a loss diverges.
+        """
         order = self.rank(evidence(), max(budget.k for budget in budgets)) if budgets else None
         return [self.refine(evidence(), order, budget) for budget in budgets]
+
+
+# (input, k) -> region indices of the k best parameters, best first
+Rank = Callable[["LocalizerInput", int], "Tensor"]
+REGISTERED: dict[str, type[Localizer]] = {}
+
+
+def register(name: str, rank: Rank) -> None:
+    """Let a function be called by a name, as `method=name`; raises ParamsError for a name that is taken or none."""
+    if not isinstance(name, str) or not VARIANT.fullmatch(name) or name in NAMES:
+        raise ParamsError(f"{name!r}: should be a name of a-z, 0-9 and _, and none of {', '.join(NAMES)}")
+    REGISTERED[name] = type(as_localizer(rank, {}, name))
+
+
+def known_names() -> list[str]:
+    """All names that a method can be called by."""
+    return [*NAMES, *REGISTERED]
+
+
+def as_localizer(method: "str | Localizer | Rank", settings: Mapping[str, Any], name: str = "") -> Localizer:
+    """The localizer of a name with these settings, a localizer itself, or one of a function (input, k) -> region indices."""
+    if isinstance(method, str):
+        return localizer_of(method, settings)
+    if settings:
+        raise ParamsError(f"{min(settings)}: goes with the name of a method, and this one has its settings already")
+    if isinstance(method, Localizer):
+        return method
+    if not callable(method):
+        raise ParamsError(f"method: {method!r} should be a name or a function (input, k) -> region indices")
+
+    class Function(Localizer):
+        __doc__ = (method.__doc__ or "A function of the caller's.").strip()
+
+        def rank(self, evidence: "LocalizerInput", k: int) -> "Tensor":
+            return method(evidence, k)
+
+    Function.name = name or getattr(method, "__name__", "function")
+    return Function()
 
 
 def localizer_of(name: str, changes: Mapping[str, Any] | None = None, place: str = "") -> Localizer:
@@ -108,6 +147,8 @@ def localizer_of(name: str, changes: Mapping[str, Any] | None = None, place: str
 
 def kind_of(name: str, changes: Mapping[str, Any] | None = None, place: str = "") -> type[Localizer]:
     """The class of a localizer, or of what a variant is `of`; raises ParamsError for an unknown name."""
+    if name in REGISTERED:
+        return REGISTERED[name]
     return import_module(f".{original(name, changes or {}, place)}", __package__).LOCALIZER
 
 

@@ -19,7 +19,7 @@ from ..grafting.region import Tensors
 from ..grafting.select import top_k
 from ..settings import Positive
 from .evidence import LocalizerInput
-from .registry import Budget, FoundMask, Localizer
+from .registry import Budget, Localizer
 
 
 class Talos(Localizer):
@@ -40,10 +40,10 @@ class Talos(Localizer):
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
     )
 
-    def refine(self, evidence: LocalizerInput, order: Tensor | None, budget: Budget) -> FoundMask:
+    def refine(self, evidence: LocalizerInput, order: Tensor | None, budget: Budget) -> GraftMask:
         """The budget.k least sensitive after `rounds` rounds; the weights are the pretrained ones again."""
         *_, mask = calibrate(evidence, self, budget)
-        return FoundMask(mask)
+        return mask
 
 
 def calibrate(evidence: LocalizerInput, settings: Talos, budget: Budget) -> Iterator[GraftMask]:

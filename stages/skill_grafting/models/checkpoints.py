@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import ModelError, one_line
 from ..grafting.region import LazyTensors, named_weights
 from ..io import read_json
-from .anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, shapes_of
+from .anatomy import CLASSES, HEAD, ModelSpec, shapes_of
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
 from .loading import MADE_ANEW, POOLERS, is_dropout, load_config, quiet_transformers
 from .probing import most_tokens
@@ -175,17 +175,31 @@ def _old_name(name: str) -> str:
     return name
 
 
-def mode_of(checkpoint: Checkpoint) -> str | None:
-    """The `model.mode` whose class a checkpoint was saved from; None if it was another class."""
+def _classes() -> dict[str, dict[str, str]]:
+    """Mode of reading labels -> kind of model -> its class."""
     from transformers.models.auto import modeling_auto
 
-    classes = {
+    return {
         "standard": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         "prompt": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         "autoregressive": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     }
+
+
+def class_name(kind: str, mode: str) -> str:
+    """The class of transformers by which a mode reads labels off a kind of model."""
+    return _classes()["autoregressive" if mode == "generative" else mode][kind]
+
+
+def mode_of_class(name: str | None) -> str | None:
+    """The `model.mode` whose class this is; None if it is another class."""
+    return next((mode for mode, names in _classes().items() if name in names.values()), None)
+
+
+def mode_of(checkpoint: Checkpoint) -> str | None:
+    """The `model.mode` whose class a checkpoint was saved from; None if it was another class."""
     saved, kind = checkpoint.saved_from[:1], str(checkpoint.config.get("model_type"))
-    return next((mode for mode, names in classes.items() if [names.get(kind)] == saved), None)
+    return next((mode for mode, names in _classes().items() if [names.get(kind)] == saved), None)
 
 
 def labels_of(checkpoint: Checkpoint) -> list[str]:
@@ -200,20 +214,26 @@ def labels_of(checkpoint: Checkpoint) -> list[str]:
     return labels
 
 
-def skeleton(checkpoint: Checkpoint, mode: str, labels: int = SOME_LABELS) -> "PreTrainedModel":
-    """The model of a checkpoint's config without any values; raises ModelError if transformers can't make it."""
+def skeleton(checkpoint: Checkpoint, kind: str, labels: int | None = None) -> "PreTrainedModel":
+    """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
+
+    Raises ModelError if transformers can't make it.
+    """
     import torch
     import transformers
 
     quiet_transformers()
     config = load_config(checkpoint.folder)
-    if mode == "standard":
+    if labels is not None:
         config.num_labels = labels
     try:
         with torch.device("meta"):
-            return getattr(transformers, CLASSES[mode]).from_config(config, trust_remote_code=False)
+            if kind in CLASSES:
+                return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
+            return getattr(transformers, kind)(config)
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
-        raise ModelError(f"{checkpoint.title}: can't be read with mode {mode}: {one_line(error)}") from error
+        what = f"with mode {kind}" if kind in CLASSES else f"as {kind}"
+        raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
 
 
 def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
@@ -223,10 +243,10 @@ def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
 
 
 def fitted(
-    checkpoint: Checkpoint, labels: int, model: "PreTrainedModel", anatomy: ModelSpec
+    checkpoint: Checkpoint, labels: int | None, model: "PreTrainedModel", anatomy: ModelSpec
 ) -> tuple[Named, "PreTrainedModel", list[str]]:
     """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
-    other = skeleton(checkpoint, anatomy.mode, labels)
+    other = skeleton(checkpoint, anatomy.mode, labels or None)
     title, theirs = checkpoint.title, shapes_of(other)
     side = Named.of(checkpoint, theirs, other.base_model_prefix)
     problems = side.problems(theirs) + untied(side, other)

@@ -1,8 +1,7 @@
-"""The input of localizers, from a live model."""
+"""The loss on a task's rows, as localizers take its gradients."""
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from itertools import repeat
 
 import numpy as np
@@ -10,54 +9,42 @@ import torch
 
 from ..data.batching import shuffled
 from ..data.encoding import Example
-from ..grafting.region import Region, Tensors
-from ..localizers.evidence import LocalizerInput, Scores
+from ..localizers.evidence import Objective, Scores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, own_score, predictions_of
+from .predicting import loss_gradient, own_score
 
 
-def with_scores(
-    evidence: LocalizerInput, model: LabelModel, train_rows: list[dict], dev_rows: list[dict]
-) -> LocalizerInput:
-    """The same evidence with scores on train and dev, for localizers that choose by them."""
-    sets = [model.encode(rows) for rows in (train_rows, dev_rows)]
-    return replace(evidence, scores=lambda: Scores(*(own_score(model, examples) for examples in sets)))
-
-
-def evidence_about(
+def objective_of(
     model: LabelModel,
-    region: Region,
-    pretrained: Tensors,
-    finetuned: Tensors,
+    names: Iterable[str],
     train_rows: list[dict],
-    purpose_words: tuple[object, ...],
-) -> LocalizerInput:
-    """Evidence about a model with both sets of the region's values, everything else as a graft will have it.
+    dev_rows: list[dict] | None = None,
+    words: tuple[object, ...] = (),
+) -> Objective:
+    """The loss on training rows by the parameters of these names; with `dev_rows` localizers may choose by train plus dev.
 
-    Equal `purpose_words` give equal batches and draws.
+    Equal `words` give equal batches and draws.
     """
-    weights = model.train_only({*region.shapes})
+    weights = model.train_only({*names})
     train = model.encode(train_rows)
-    drawn = permuted(train, "fisher", *purpose_words)
-    return LocalizerInput(
-        region,
-        pretrained,
-        finetuned,
+    drawn = permuted(train, "fisher", *words)
+    sets = None if dev_rows is None else [train, model.encode(dev_rows)]
+    return Objective(
         weights,
-        lambda size: _batch_gradients(model, train, size, numpy_generator(*purpose_words)),
+        lambda size: _batch_gradients(model, train, size, numpy_generator(*words)),
         lambda: loss_gradient(model, train),
-        lambda n, *how: squared_gradients(model, drawn[:n], region.shapes, *how),
-        draws(*purpose_words),
-        examples=len(train),
-        loss=lambda: predictions_of(model, train)[1],
+        lambda n, *how: squared_gradients(model, drawn[:n], [*weights], *how),
+        sets and (lambda: Scores(*(own_score(model, examples) for examples in sets))),
+        len(train),
+        model.model,
     )
 
 
-def draws(*purpose_words: object) -> np.random.Generator:
+def draws(*words: object) -> np.random.Generator:
     """The generator of a localizer's own draws, apart from the one that shuffles the training batches."""
-    return numpy_generator("draws", *purpose_words)
+    return numpy_generator("draws", *words)
 
 
 def _batch_gradients(

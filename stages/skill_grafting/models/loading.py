@@ -43,7 +43,7 @@ def load_model(
     new_head: bool = False,
     dtype: str = "float32",
 ) -> "PreTrainedModel":
-    """The transformers model of a folder, of the stock class that `mode` asks for, in eval mode.
+    """The transformers model of a folder, of the stock class that `mode` asks for, or of the class of that name, in eval mode.
 
     Parameters that the folder doesn't have (the head of a new task) start at random from torch's
     global generator: seed it first; the model's `missing_tensors` names them, and `unused_tensors` what it didn't read.
@@ -55,23 +55,30 @@ def load_model(
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
     note(folder / "config.json", folder / WEIGHTS)
-    options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (_label_options(labels) if mode == "standard" else {})
+    options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (
+        _label_options(labels) if has_head(mode) and (labels or mode == "standard") else {}
+    )
     safely = FROM_FOLDER | {"use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
         options |= {key: dropout for key, value in load_config(folder).to_dict().items() if is_dropout(key, value)}
     try:
-        model, report = getattr(transformers, CLASSES[mode]).from_pretrained(
+        model, report = getattr(transformers, CLASSES.get(mode, mode)).from_pretrained(
             folder, output_loading_info=True, **safely, **options
         )
     except Exception as error:  # transformers checks little of config.json and fails on the rest in many ways
         raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
-        in_head = mode == "standard" and not name.startswith(f"{model.base_model_prefix}.")
+        in_head = has_head(mode) and not name.startswith(f"{model.base_model_prefix}.")
         if not (new_head and in_head):
             shapes = f"{list(stored)} in the weights and {list(wanted)} by config.json"
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors, model.unused_tensors = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     return model.eval()
+
+
+def has_head(mode: str) -> bool:
+    """True where labels are those of a head: by the mode, or by a class beside those that modes read."""
+    return mode == "standard" or mode not in CLASSES
 
 
 def is_dropout(key: str, value: object) -> bool:

@@ -60,6 +60,17 @@ def some_words(model: "PreTrainedModel") -> Tensor:
     return torch.tensor([words[place % len(words)] for place in range(-TOKENS, 0)], device=model.device)
 
 
+def probe(model: "PreTrainedModel") -> dict[str, Tensor]:
+    """A short input of the kind that a model takes: words, for an encoder-decoder on both sides, or an image."""
+    if model.main_input_name == "pixel_values":
+        size = getattr(model.config, "image_size", None) or 224
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        shape = 1, getattr(model.config, "num_channels", 3), height, width
+        return {"pixel_values": torch.zeros(shape, device=model.device, dtype=model.dtype)}
+    words = {"input_ids": some_words(model)[None]}
+    return words | ({"decoder_input_ids": words["input_ids"]} if model.config.is_encoder_decoder else {})
+
+
 def vocabulary_size(model: "PreTrainedModel") -> int:
     """Number of the tokens that a model has an embedding for; raises ModelError if it has no table of them."""
     try:
@@ -101,7 +112,7 @@ def _run(model: "PreTrainedModel") -> Run:
         hooks.append(part.register_forward_hook(lambda _module, _inputs, output, name=name: leaves(name, output)))
     try:
         with torch.random.fork_rng(devices=[]):
-            model(input_ids=some_words(model)[None], return_dict=True, **without_cache(model))
+            model(**probe(model), return_dict=True, **without_cache(model))
     finally:
         for hook in hooks:
             hook.remove()

@@ -46,10 +46,18 @@ def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[st
     has no pretrained values.  `lacking` are the parameters that the pretrained checkpoint doesn't have, by default those that
     this model was loaded without (see head_names).  Raises ModelError if the blocks can't be told.
     """
+    lacking = getattr(model, "missing_tensors", ()) if lacking is None else lacking
+    return groups_in(model, new_head(model, lacking) if mode == "standard" else set())
+
+
+def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:
+    """`parameter_groups` of a model with this head."""
+    if not getattr(model, "base_model_prefix", ""):
+        raise ModelError(
+            f"parameters: groups are known of transformers' models, not of this {type(model).__name__}; give glob patterns"
+        )
     inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
     pooler, blocks, order = f"{inside}pooler.", _blocks(model), run_of(model).order
-    lacking = getattr(model, "missing_tensors", ()) if lacking is None else lacking
-    head = _head(names, inside, pooler, lacking) if mode == "standard" else set()
     first = next(place for place, name in enumerate(order) if f"{name}.".startswith(blocks))
     tables = {name for name, part in model.named_modules() if isinstance(part, Embedding)}
 
@@ -62,11 +70,13 @@ def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[st
     return {name: group_of(name) for name in names}
 
 
-def _head(names: list[str], inside: str, pooler: str, lacking: Collection[str]) -> set[str]:
+def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
     """The parameters of a new head: what the pretrained checkpoint lacks behind its backbone, a pooler with it.
 
     Of one that lacks nothing there, and so has a head of its own task, all that is outside the backbone.
     """
+    inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
+    pooler = f"{inside}pooler."
     outside = {name for name in names if not name.startswith(inside)}
     head = {name for name in lacking if name in outside or name.startswith(pooler)}
     return head if head & outside else head | outside

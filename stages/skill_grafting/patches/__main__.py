@@ -10,23 +10,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+from .. import __version__
 from ..command import USER_MISTAKE, guarded
 from ..errors import GraftError, did_you_mean, missing_package, printable
 from ..localizers.registry import NAMES
 from ..settings import DataParams, Group, ModelParams
 
-# of the installed package: what the commands need beside
-EXTRA = "localize"
-# command -> module with the function of that name, which gives what is printed, and what it does
+# command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
-    "localize": ("localize", "Make the patch between two checkpoints, whoever fine-tuned them."),
-    "apply": ("apply", "Put a patch onto its base model; another model is refused."),
-    "export": ("project", "Write a mask of the pipeline as a patch, or either as an adapter of peft."),
-    "inspect": ("inspect", "Show how large a mask is and where its parameters lie."),
-    "predict": (
-        "predict",
-        "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
-    ),
+    "localize": "Make the patch between two checkpoints, whoever fine-tuned them.",
+    "apply": "Put a patch onto its base model; another model is refused.",
+    "export": "Write a mask of the pipeline as a patch, or either as an adapter of peft.",
+    "inspect": "Show how large a mask is and where its parameters lie.",
+    "predict": "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
 }
 GROUPS, MODES = get_args(Group), get_args(ModelParams.model_fields["mode"].annotation)
 COLUMNS = get_args(get_args(DataParams.model_fields["columns"].annotation)[0])
@@ -90,8 +86,9 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "selected / graftable parameters; default: 0.0001; of several each has a folder, beside curve.png"},
         "--localizer": {"type": one_of(NAMES), "default": "movement", "metavar": "NAME",
             "help": f"{', '.join(NAMES)}; default: %(default)s"},
-        "--region": {"type": one_of(GROUPS), "nargs": "+", "default": ["layers"], "metavar": "GROUP",
-            "help": f"groups that are graftable: {', '.join(GROUPS)}; default: layers"},
+        "--region": {"type": one_of(GROUPS), "nargs": "+", "default": [], "metavar": "GROUP",
+            "help": f"groups that are graftable: {', '.join(GROUPS)}; default: all that moved but heads, tables of embeddings, output "
+            "embeddings and poolers"},
         "--mode": {"type": one_of(MODES), "metavar": "MODE",
             "help": f"how labels are read: {', '.join(MODES)}; default: as the fine-tuned checkpoint was saved"},
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
@@ -140,17 +137,18 @@ def main(argv: list[str] | None = None) -> None:
 def _run(command: str, /, **arguments: Any) -> None:
     """Print what a command gives; one clear line in place of a traceback where a package is missing."""
     try:
-        print(printable(getattr(import_module(f".{COMMANDS[command][0]}", __package__), command)(**arguments)))
+        print(printable(getattr(import_module(f".{command}", __package__), command)(**arguments)))
     except ModuleNotFoundError as error:
         raise GraftError(
-            f"needs the package {missing_package(error)}, which is not installed; pip install 'skill-grafting[{EXTRA}]'"
+            f"needs the package {missing_package(error)}, which is not installed; pip install it"
         ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="graft", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"graft {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command, (_, does) in COMMANDS.items():
+    for command, does in COMMANDS.items():
         one = commands.add_parser(command, help=does, description=does)
         one.set_defaults(command=command)
         for name, details in ARGUMENTS[command].items():

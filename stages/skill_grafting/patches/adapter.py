@@ -4,6 +4,7 @@ peft gives each layer int(size * (1 - sparsity)) places, of one sparsity for all
 zeros.  Norms and a new head go along whole, as modules to save; biases of linear layers can't be held, nor can embeddings.
 """
 
+import copy
 from collections.abc import Iterator
 from functools import partial
 from math import nextafter
@@ -20,28 +21,27 @@ from ..grafting.region import Tensors, named_weights
 from ..io import write_json
 from ..models.probing import some_words, without_cache
 from ..words import counted
-from .live import OpenPatch
-from .patch_file import GraftFile
+from .patch_file import PatchContent
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-TASKS = {"standard": "SEQ_CLS", "prompt": None, "autoregressive": "CAUSAL_LM"}
 
 
-def write_adapter(folder: Path, patch: GraftFile, base: OpenPatch, leave_out: bool) -> str:
+def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out: bool) -> str:
     """Write the two files of an adapter on this base model; gives a sentence about what it does and doesn't hold.
 
     Raises MaskError if values must be left out and may not be, if nothing is held by layers, or if the model would compute
     otherwise with the adapter than with the graft.
     """
-    use, indices, weights = patch.use, patch.stored.mask.indices, named_weights(base.model)
-    linear, norms, left = _holders(patch, base.model)
-    missing = f"{sum(len(indices[name]) for name in left):,} of {patch.stored.mask.selected:,} values"
+    model = copy.deepcopy(base)
+    use, indices, weights = patch.use, patch.mask.indices, named_weights(model)
+    linear, norms, left = _holders(patch, model)
+    missing = f"{sum(len(indices[name]) for name in left):,} of {patch.mask.selected:,} values"
     if left and not leave_out:
         hint = "--leave-out leaves these as they were pretrained, and a mask in linear weights has none"
-        raise MaskError(f"{patch.path}: a peft adapter can't hold {missing}; {hint}")
+        raise MaskError(f"a peft adapter can't hold {missing}; {hint}")
     if not linear:
-        raise MaskError(f"{patch.path}: selects nothing in the weights of linear layers, which an adapter is made of")
+        raise MaskError("the patch selects nothing in the weights of linear layers, which an adapter is made of")
     deltas, exactness = _deltas(patch, weights, linear)
     sparsity = common_sparsity([(len(deltas[name]), weights[name].numel()) for name in linear])
     tensors = {}
@@ -49,12 +49,12 @@ def write_adapter(folder: Path, patch: GraftFile, base: OpenPatch, leave_out: bo
         places = _padded(indices[name], deltas[name], weights[name].numel(), sparsity)
         module = PREFIX + name.removesuffix(".weight")
         tensors |= zip((f"{module}.supertuning_indices", f"{module}.supertuning_values"), places, strict=True)
-    _put_equal_logits(patch, base, deltas, norms)  # which leaves head and norms as the graft has them
-    whole = [*patch.stored.head, *(f"{norm}.{part}" for norm, parts in norms.items() for part in parts)]
+    _put_equal_logits(patch, model, deltas, norms)  # which leaves head and norms as the graft has them
+    whole = [*patch.head, *(f"{norm}.{part}" for norm, parts in norms.items() for part in parts)]
     tensors |= {PREFIX + name: weights[name].detach().contiguous() for name in whole}
     config = {
         "peft_type": "SUPERTUNING",
-        "task_type": TASKS[use.mode],
+        "task_type": task_type(use.model_class),
         "base_model_name_or_path": use.base,
         "revision": use.revision,
         "inference_mode": True,
@@ -68,7 +68,17 @@ def write_adapter(folder: Path, patch: GraftFile, base: OpenPatch, leave_out: bo
     return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
 
 
-def _deltas(patch: GraftFile, weights: Tensors, names: list[str]) -> tuple[dict[str, Tensor], str]:
+def task_type(name: str | None) -> str | None:
+    """What peft calls the task of a class of transformers."""
+    return {"ForSequenceClassification": "SEQ_CLS", "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM"}.get(
+        next(
+            (end for end in ("ForSequenceClassification", "LMHeadModel", "ForCausalLM") if (name or "").endswith(end)),
+            "",
+        )
+    )
+
+
+def _deltas(patch: PatchContent, weights: Tensors, names: list[str]) -> tuple[dict[str, Tensor], str]:
     """float32 differences at the places of a mask in some of its tensors, and a sentence on how exact base + delta is.
 
     `after - before` in float32 gives the value to the bit wherever any float32 does: not always where a value ends far nearer
@@ -76,7 +86,7 @@ def _deltas(patch: GraftFile, weights: Tensors, names: list[str]) -> tuple[dict[
     """
     deltas, missed, furthest = {}, 0, 0.0
     for name in names:
-        before, after = take_at(weights[name], patch.stored.mask.indices[name]), patch.stored.values[name].float()
+        before, after = take_at(weights[name], patch.mask.indices[name]), patch.values[name].float()
         deltas[name] = after - before
         gap = (before + deltas[name] - after).abs()
         missed, furthest = missed + int((gap > 0).sum()), max(furthest, float(gap.max()) if len(gap) else 0.0)
@@ -85,14 +95,13 @@ def _deltas(patch: GraftFile, weights: Tensors, names: list[str]) -> tuple[dict[
 
 
 def _put_equal_logits(
-    patch: GraftFile, base: OpenPatch, deltas: dict[str, Tensor], norms: dict[str, list[str]]
+    patch: PatchContent, model: nn.Module, deltas: dict[str, Tensor], norms: dict[str, list[str]]
 ) -> None:
     """Put the graft onto the model, but for what is left out; MaskError if differences beside its linear layers give other logits.
 
     They do where a model reads the weight of a layer without calling the layer.
     """
-    model, weights, stored = base.model, named_weights(base.model), patch.stored
-    indices = stored.mask.indices
+    weights, stored, indices = named_weights(model), patch.stored, patch.mask.indices
 
     def add(name: str, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         delta = torch.zeros_like(layer.weight)
@@ -115,12 +124,12 @@ def _put_equal_logits(
         problem = (
             f"the logits of this model differ by {gap:.2g}, as it reads the weight of a layer without calling the layer"
         )
-        raise MaskError(f"{patch.path}: a peft adapter would not be the graft: {problem}; apply it instead")
+        raise MaskError(f"a peft adapter would not be the graft: {problem}; apply it instead")
 
 
-def _head_modules(patch: GraftFile) -> Iterator[str]:
+def _head_modules(patch: PatchContent) -> Iterator[str]:
     """The modules that a new head is made of: the outermost ones with nothing else in them."""
-    for name in patch.stored.head:
+    for name in patch.head:
         parts = name.split(".")
         around = (".".join(parts[:depth]) for depth in range(1, len(parts)))
         yield next(part for part in around if not any(other.startswith(f"{part}.") for other in patch.region.shapes))
@@ -134,10 +143,10 @@ def common_sparsity(sizes: list[tuple[int, int]]) -> float:
     return sparsity
 
 
-def _holders(patch: GraftFile, model: nn.Module) -> tuple[list[str], dict[str, list[str]], list[str]]:
+def _holders(patch: PatchContent, model: nn.Module) -> tuple[list[str], dict[str, list[str]], list[str]]:
     """Selected parameters by how they are held: weights of linear layers, norms with all their parameters, not at all."""
     linear, norms, left = [], {}, []
-    for name in patch.stored.mask.indices:
+    for name in patch.mask.indices:
         owner, _, part = name.rpartition(".")
         module = model.get_submodule(owner)
         parts = dict(module.named_parameters())

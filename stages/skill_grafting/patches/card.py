@@ -1,4 +1,4 @@
-"""README.md of what is exported: how to use it without this project, where it comes from, how it scores."""
+"""README.md of what is handed on: how to use it without this project, where it comes from, how it scores."""
 
 import json
 from collections.abc import Callable
@@ -11,12 +11,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..io import replacing
 from ..metrics.variants import GRAFTED
 from ..words import as_markdown, percent, words
-from .patch_file import CARD, PATCH, GraftFile, PatchMetadata, write_patch
+from .patch_file import PATCH, PatchContent, write_patch
 
-# how a graft can be handed on
+CARD = "README.md"
+# how a patch can be handed on
 MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
-
+# by the library that loads it
+LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
 # measure -> column; tokens are those of completions
 MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
 MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
@@ -24,42 +26,51 @@ MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
 Scores = dict[str, dict[str, Any]]
 
 
-def write_folder(
-    target: Path, patch: GraftFile, form: str, scores: Scores, write: Callable[[Path], str] | None = None
-) -> str:
+def write_folder(target: Path, patch: PatchContent, form: str, write: Callable[[Path], str] | None = None) -> str:
     """A new folder with the patch, or with what `write` makes of it and says of that, and its card; gives one line about it."""
     with replacing(target, fresh=True) as folder:
         folder.mkdir()
-        held = write(folder) if write else write_patch(folder / PATCH, patch.stored)
-        (folder / CARD).write_text(card_text(patch, scores, form, held or ""), encoding="utf-8")
+        if write is None:
+            write_patch(folder / PATCH, patch)
+            held = ""
+        else:
+            held = write(folder)
+        (folder / CARD).write_text(card_text(patch, form, held), encoding="utf-8")
     kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
-    about = f"{target}: {form} of {patch.use.base} for {patch.use.task}, {kilobytes:,.0f} kB, {patch.size}"
+    about = f"{target}: {form} of {patch.use.base} for {patch.use.title}, {kilobytes:,.0f} kB, {patch.size}"
     return f"{about}; {held}" if held else about
 
 
-def card_text(patch: GraftFile, scores: Scores, form: str, held: str = "") -> str:
-    """The card of a graft in one of FORMS; `held` is a sentence about what an adapter holds."""
-    use, about = patch.use, patch.stored.about
+def card_text(patch: PatchContent, form: str, held: str = "") -> str:
+    """The card of a patch in one of FORMS; `held` is a sentence about what an adapter holds."""
+    use, found = patch.use, patch.mask.record
     source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
     return render(
         "card.md.j2",
         use=use,
-        mask=patch.stored.mask,
+        mask=patch.mask,
         size=patch.size,
-        head_values=sum(values.numel() for values in patch.stored.head.values()),
-        made_with={name: about[name] for name in ("localizer", "seed", "rule", "k") if about.get(name) is not None},
-        table=score_table(scores, "model"),
-        generative=about.get("mode") == "generative",
+        head_values=sum(values.numel() for values in patch.head.values()),
+        made_with=made_with(found),
+        table=score_table(patch.scores, "model"),
         form=form,
         name=FORMS[form],
         held=held,
-        front=_front(use, scores.get(GRAFTED, {}), form),
+        front=_front(patch, form),
         # as Python: settings of the config that differ from those of the base model
         settings=repr(use.options),
         patch=PATCH,
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
     )
+
+
+def made_with(found: dict[str, Any]) -> str:
+    """How a mask was found, in words: the method with its settings, and the step that was kept."""
+    settings = ", ".join(f"{name} {value}" for name, value in found.get("settings", {}).items())
+    method = str(found.get("method", ""))
+    kept = f", the mask of step {found['step']}" if "step" in found else ""
+    return f"{method}{f' ({settings})' if settings else ''}{kept}"
 
 
 def score_table(scores: Scores, corner: str) -> list[list[str]]:
@@ -72,18 +83,19 @@ def score_table(scores: Scores, corner: str) -> list[list[str]]:
     return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []
 
 
-def _front(use: PatchMetadata, row: dict[str, Any], form: str) -> str:
-    """The front matter of a card for the hub, as YAML: of the graft, whose scores are this row."""
+def _front(patch: PatchContent, form: str) -> str:
+    """The front matter of a card for the hub, as YAML, with the graft's own scores in %."""
+    use, row = patch.use, patch.scores.get(GRAFTED, {})
     results = [
         EvalResult(
             task_type="text-classification",
-            dataset_type=use.task,
+            dataset_type=use.title,
             dataset_name=use.title,
             dataset_split="test",
             dataset_args={"n": row["n"]},
             metric_type=measure,
             metric_name=title,
-            metric_value=row[measure],
+            metric_value=round(100 * row[measure], 2),
         )
         for measure, title in MEASURES.items()
         if row.get(measure) is not None
@@ -91,7 +103,7 @@ def _front(use: PatchMetadata, row: dict[str, Any], form: str) -> str:
     return ModelCardData(
         base_model=use.base if use.source == "hub" else None,
         base_model_relation=("finetune" if form == MODEL else "adapter") if use.source == "hub" else None,
-        library_name="peft" if form == PEFT else "transformers",
+        library_name=LIBRARIES[form],
         tags=["model-grafting"],
         model_name=f"Graft for {use.title}" if results else None,
         eval_results=results or None,

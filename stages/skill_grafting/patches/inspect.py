@@ -8,7 +8,8 @@ from typing import Any
 from tabulate import tabulate
 
 from ..metrics.composition import KINDS, composition
-from .patch_file import read_graft
+from .card import made_with
+from .patch_file import PatchContent, read_graft
 
 COLUMNS = ("selected", "parameters", "share", "chance")
 
@@ -19,22 +20,25 @@ def inspect(mask: Path, as_json: bool) -> str:
     layers, kinds: selected, parameters, share, chance (share of the graftable parameters), in the order of the model or of
     KINDS; a layer is numbered as in the parameters' names, null outside the layers.
     """
-    graft = read_graft(mask)
-    selection, about = graft.stored.mask, graft.stored.about
-    whole, rows = about.get("model_parameters"), composition(selection.counts, selection.region.shapes)
+    path, found = read_graft(mask)
+    patch = found if isinstance(found, PatchContent) else None
+    stored, use = (patch.stored, patch.use) if patch else (found, None)
+    about, selection = stored.about, stored.mask
+    whole = patch.region.size if patch else about.get("model_parameters")
+    rows = composition(selection.counts, selection.region.shapes)
     facts = {
-        "file": str(graft.path),
-        "form": "patch" if graft.use else "mask",
-        "model": about.get("model"),
-        "fingerprint": graft.use.fingerprint if graft.use else about.get("fingerprint"),
-        **{name: about.get(name) for name in ("task", "seed", "localizer")},
+        "file": str(path),
+        "form": "patch" if use else "mask",
+        "base": use.base if use else about.get("model"),
+        "task": use.title if use else about.get("task"),
+        "found by": made_with(selection.record) or about.get("localizer"),
         "selected": selection.selected,
         "graftable": selection.region.size,
         "sparsity": selection.sparsity,
         "model_parameters": whole,
         "share_of_model": selection.selected / whole if whole else None,
         "tensors": len(selection.counts),
-        "head_parameters": sum(values.numel() for values in graft.stored.head.values()),
+        "head_parameters": sum(values.numel() for values in stored.head.values()),
         "layers": _added(rows, "layer"),
         "kinds": _added(sorted(rows, key=lambda row: KINDS.index(row["kind"])), "kind"),
     }

@@ -7,15 +7,14 @@ from tabulate import tabulate
 
 from ..errors import DataError, ModelError
 from ..models import predicting
-from ..models.checkpoints import Checkpoint, labels_of, mode_of
+from ..models.checkpoints import Checkpoint, labels_of, mode_of, mode_of_class
 from ..models.folders import CONFIG, find_checkpoint
 from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
 from ..models.probing import most_tokens
 from ..words import percent
-from .live import load_base, put_on
-from .localize_data import best_device, longest_text
-from .patch_file import read_patch, task_of
+from .patch import Patch
+from .rows import best_device, longest_text, task_of
 
 
 def predict(folder: Path, texts: list[str], second: list[str], base: str, as_json: bool) -> str:
@@ -26,12 +25,10 @@ def predict(folder: Path, texts: list[str], second: list[str], base: str, as_jso
     """
     if second and len(second) != len(texts):
         raise DataError(f"--second: {len(second)} texts for {len(texts)} first ones")
-    model = _whole(folder) if (folder / CONFIG).is_file() else _patched(folder, base)
-    labels = model.task.labels
-    rows = [
-        {"sentence1": text, "sentence2": other, "label": labels[0]}  # the label is not looked at
-        for text, other in zip(texts, second or [None] * len(texts), strict=True)
-    ]
+    model = _whole(folder) if (folder / CONFIG).is_file() else _patched(Patch.from_pretrained(folder), base)
+    labels, pairs = model.task.labels, zip(texts, second or [None] * len(texts), strict=True)
+    # the label is not looked at
+    rows = [{"sentence1": text, "sentence2": other, "label": labels[0]} for text, other in pairs]
     shares = predicting.predict(model, model.encode(rows)).double().softmax(1).tolist()
     found = [dict(zip(labels, row, strict=True)) for row in shares]
     facts = [
@@ -44,16 +41,14 @@ def predict(folder: Path, texts: list[str], second: list[str], base: str, as_jso
     return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
 
 
-def _patched(folder: Path, base: str) -> LabelModel:
+def _patched(patch: Patch, base: str) -> LabelModel:
     """The base model with a patch on it, whose metadata defines how its labels are read."""
-    patch = read_patch(folder)
-    use = patch.use
-    if not use.labels or patch.stored.about.get("mode") == "generative":
-        raise ModelError(f"{patch.path}: completes texts and has no labels to choose among")
-    place, _ = find_checkpoint(base)
-    task = task_of(use.task, use.title, use.labels, use.mode, use.prompt)
-    model, tokenizer = put_on(load_base(place, patch)), load_tokenizer(place)
-    return LabelModel(model, tokenizer, task, use.mode, use.max_length, best_device())
+    use, mode = patch.use, mode_of_class(patch.use.model_class)
+    if not use.labels or mode is None:
+        raise ModelError("the patch has no labels to choose among; `graft localize` takes --prompt and --verbalizer")
+    folder, _ = find_checkpoint(base)
+    tokenizer, task = load_tokenizer(folder), task_of(use.title, use.labels, mode, use.prompt)
+    return LabelModel(patch.apply(folder), tokenizer, task, mode, use.max_length, best_device())
 
 
 def _whole(folder: Path) -> LabelModel:
@@ -63,7 +58,6 @@ def _whole(folder: Path) -> LabelModel:
         raise ModelError(
             f"{folder}: is no classifier; of a language model give the patch, which has prompt and label words"
         )
-    labels = labels_of(checkpoint)
-    model = load_model(folder, "standard", labels)
-    task, length = task_of(folder.name, folder.name, labels, "standard"), longest_text(tokenizer, most_tokens(model))
+    model = load_model(folder, "standard", labels_of(checkpoint))
+    task, length = task_of(folder.name, labels_of(checkpoint), "standard"), longest_text(tokenizer, most_tokens(model))
     return LabelModel(model, tokenizer, task, "standard", length, best_device())

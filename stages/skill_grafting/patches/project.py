@@ -1,4 +1,4 @@
-"""export: a mask of the project that the command runs in, with the task, settings and scores that it doesn't hold, or a patch."""
+"""Masks of the project that the command runs in: as patches, with the task and settings that their files don't hold, and scored."""
 
 from pathlib import Path
 from typing import Any
@@ -7,20 +7,17 @@ from pydantic import ValidationError
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, ParamsError
-from ..grafting.mask_file import require_model
+from ..grafting.mask_file import StoredMask, require_model
 from ..grafting.region import Region
-from ..io import read_json, require_free
+from ..io import read_json
 from ..metrics.gain import with_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..models.anatomy import FILE, read_anatomy
-from ..models.folders import find_checkpoint
-from ..models.loading import load_tokenizer, read_tensors
+from ..models.anatomy import FILE, HEAD, read_anatomy
+from ..models.checkpoints import class_name
+from ..models.loading import load_config, load_tokenizer, read_tensors
 from ..settings import ModelParams
 from ..yaml12 import load_yaml
-from .adapter import write_adapter
-from .card import AS_PATCH, write_folder
-from .live import load_base
-from .patch_file import GraftFile, make_patch, read_graft
+from .patch import Patch, describe
 
 SETTINGS = Path("params.yaml")
 # masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
@@ -29,32 +26,23 @@ SCORED_BY = {"learned": ("evaluate", "calibration")}
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
-def export(mask: Path, form: str, base: str, to: Path, leave_out: bool) -> str:
-    """Write the graft of a mask file or patch to a new folder, as a patch or an adapter of peft; gives one line about it.
-
-    Raises MaskError if the mask is damaged, was made for another model than `base` or doesn't fit the form, and StorageError if
-    something is at `to`.
-    """
-    target, graft = require_free(to), read_graft(mask)
-    patch = graft if graft.use else _as_patch(graft, Path(base))
-
-    scores = pipeline_scores(patch.path, patch.use.task)
-    if form == AS_PATCH:
-        return write_folder(target, patch, form, scores)
-    pretrained = load_base(find_checkpoint(base, tokenizer=False)[0], patch)
-    return write_folder(target, patch, form, scores, lambda folder: write_adapter(folder, patch, pretrained, leave_out))
-
-
-def _as_patch(graft: GraftFile, base: Path) -> GraftFile:
-    """The patch of a mask of the project, on its pretrained model."""
+def as_patch(path: Path, stored: StoredMask, base: Path) -> Patch:
+    """The patch of a mask of the project, on its pretrained model; MaskError if it was made for another one."""
     if not (base / FILE).is_file():
         raise ModelError(f"{base}: a mask is for a model as the stage `model` writes it, and this has no {FILE}")
-    spec, about = read_anatomy(base), graft.stored.about
+    spec, about = read_anatomy(base), stored.about
     tensors = read_tensors(base, spec.pretrained)
-    region = Region({name: tuple(spec.shapes[name]) for name in graft.region.shapes if name in tensors})
-    require_model(graft.path, about, region, region.fingerprint(tensors), spec.name)
+    region = Region({name: tuple(spec.shapes[name]) for name in stored.mask.region.shapes if name in tensors})
+    require_model(path, about, region, region.fingerprint(tensors), spec.name)
     task = project_task(about.get("task") or "")
-    return make_patch(graft, task, spec, tensors, max_length(), load_tokenizer(base).pad_token_id)
+    labels = [] if spec.mode == "generative" else task.labels or []
+    origin = {"name": spec.name, "source": spec.source, "revision": spec.revision}
+    origin["model_class"] = class_name(load_config(base).model_type, spec.mode)
+    prompt = task.prompt_for(spec.mode) if labels else None
+    facts = {"title": task.title, "labels": labels, "prompt": prompt, "max_length": max_length()}
+    weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
+    padding = {"pad_token_id": load_tokenizer(base).pad_token_id}
+    return Patch(stored, describe(stored, tensors, weights, origin | facts, padding))
 
 
 def project_task(name: str) -> TaskSpec:

@@ -1,19 +1,22 @@
 """One (task, seed): its fine-tuned model, opened once and turned into one variant after another."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from numpy.random import Generator
 from torch import Tensor
 
+from skill_grafting.api import localize
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_rows
-from skill_grafting.localizers.evidence import LocalizerInput
+from skill_grafting.localizers.evidence import Objective
+from skill_grafting.localizers.registry import Budget, Localizer
 from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
-from skill_grafting.models.evidence import draws, evidence_about, with_scores
+from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
@@ -55,6 +58,26 @@ class GraftCell:
         pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, region.shapes)
         return cls(model.task.name, seed, model, anatomy, region, pretrained, finetuned, head)
 
+    def objective(self, train_rows: list[dict] | None = None) -> Objective:
+        """The loss on its training rows, or on these; localizers may choose by dev.  The cell's weights may change from here on."""
+        rows = self.rows("train") if train_rows is None else train_rows
+        return objective_of(self.model, self.region.shapes, rows, self.rows("dev"), ("mask", self.task, self.seed))
+
+    def masks(
+        self, name: str, localizer: Localizer, sizes: list[float], setting: str, train_rows: list[dict] | None = None
+    ) -> dict[float, GraftMask]:
+        """Size -> the mask by a localizer, each as if it were the only one; `setting` names the sizes in messages."""
+        budgets = {size: Budget.of(self.region, size, setting) for size in sizes}
+        found = localize(
+            self.pretrained, self.finetuned, sparsity=[*budgets.values()], method=localizer,
+            loss=self.objective(train_rows), seed=self.draws(name), progress=False,
+        )  # fmt: skip
+        return {size: found[budget] for size, budget in budgets.items()}
+
+    def draws(self, localizer: str) -> Generator:
+        """The generator of a localizer's random draws, which do not depend on other localizers."""
+        return draws(localizer, self.task, self.seed)
+
     def rows(self, split: str) -> list[dict]:
         """The cell's own rows of a split."""
         return read_rows(paths.sample(self.task, self.seed, split))
@@ -76,16 +99,3 @@ class GraftCell:
         """The entries that every record of this cell has."""
         sizes = {"graftable": self.region.size, "model_parameters": self.anatomy.parameters}
         return {"task": self.task, "seed": self.seed, **sizes}
-
-
-def evidence_of(
-    cell: GraftCell, localizer: str, train_rows: list[dict], dev_rows: list[dict] | None = None
-) -> LocalizerInput:
-    """Evidence about a cell for one localizer, whose random draws do not depend on other localizers.
-
-    The cell's weights may change from here on.  With `dev_rows` the localizer may choose by dev.
-    """
-    words = (cell.task, cell.seed)
-    evidence = evidence_about(cell.model, cell.region, cell.pretrained, cell.finetuned, train_rows, ("mask", *words))
-    evidence = replace(evidence, generator=draws(localizer, *words))
-    return evidence if dev_rows is None else with_scores(evidence, cell.model, train_rows, dev_rows)

@@ -1,0 +1,218 @@
+"""Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ModelError, ParamsError
+from ..grafting.mask import GraftMask
+from ..grafting.modules import Parameters, chosen, heads_of, states_of
+from ..grafting.places import write
+from ..grafting.region import PART, Region, Tensors, named_weights
+
+LOGGER = logging.getLogger("skill_grafting")
+ALL = "all"
+GROUPS = ("layers", "embeddings", "pooler", "lm_head")
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A base and a tuned model under the same names.
+
+    before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
+    as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
+    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `config`: settings of the tuned model.
+    """
+
+    before: Tensors
+    after: Tensors
+    model: nn.Module | None = None
+    heads: frozenset[str] = frozenset()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: nn.Module, tuned: nn.Module, heads: Parameters = None) -> "Pair":
+        """Both models; raises ModelError unless they differ in nothing but values, and heads in size."""
+        named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
+        known = named | heads_of(base)
+        before, after = states_of(base, tuned, known)
+        return cls(before, after, base, known, config_of(tuned))
+
+    @property
+    def origin(self) -> dict[str, str | None]:
+        """Name, source (hub, local) and revision of the base, and the class that it is an instance of, if one of transformers."""
+        config, kind = getattr(self.model, "config", None), type(self.model)
+        name = str(getattr(config, "_name_or_path", "") or kind.__name__)
+        revision = getattr(config, "_commit_hash", None)
+        return {
+            "name": name if revision else Path(name).name,
+            "source": "hub" if revision else "local",
+            "revision": revision,
+            "model_class": kind.__name__ if kind.__module__.startswith("transformers.") else None,
+        }
+
+    @property
+    def kind(self) -> str | None:
+        """A mode of reading labels off texts (model.mode), or the name of a class of transformers; None of other modules."""
+        return self.origin["model_class"]
+
+    @cached_property
+    def groups(self) -> dict[str, str]:
+        """Parameter -> group, of a model of transformers; raises ModelError where its blocks can't be told."""
+        from .structure import groups_in  # imports transformers
+
+        return groups_in(self.model, self.heads)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of a classifier, in the order of its logits; none of a model without a head."""
+        names = self.config.get("id2label") or {}
+        return [str(names[number]) for number in sorted(names)] if self.heads else []
+
+    def require(self, mask: GraftMask) -> None:
+        """Raise an error unless a mask is of these two models."""
+        if not isinstance(mask, GraftMask):
+            raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
+        for name, shape in mask.region.shapes.items():
+            if name not in self.before or tuple(self.before[name].shape) != shape:
+                raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
+
+    def live(self) -> nn.Module:
+        """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
+        model, after = copy.deepcopy(self.model), self.after
+        known = {**named_weights(model), **dict(model.named_buffers())}
+        write([(known[name], None, after[name].detach()) for name in self.whole])
+        return model
+
+    @property
+    def compared(self) -> Tensors:
+        """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
+        return self.before
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """Names of the parameters, in the model's order; buffers aren't among them."""
+        return [*self.before] if self.model is None else [*named_weights(self.model)]
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """Names of the parameters and buffers that differ, or are in the tuned model alone, found in one pass over both.
+
+        Raises ModelError for values that are infinite or no numbers where something moved.
+        """
+        before, moved, strange = self.compared, [], []
+        for name in self.after:
+            after = self.after[name]
+            if (
+                name in before
+                and (start := before[name]).shape == after.shape
+                and torch.equal(start, after.to(start.device))
+            ):
+                continue
+            moved.append(name)
+            if not bool(torch.isfinite(after).all()):
+                strange.append(name)
+        if strange:
+            raise ModelError(f"{strange[0]} of the tuned model has values that are infinite or no numbers")
+        return frozenset(moved)
+
+    def squared_movement(self) -> dict[str, float]:
+        """The squared distance that each parameter moved, in float64; of those that both models have in one shape."""
+        before, squares = self.compared, {}
+        for name in self.weights:
+            if name in before and name in self.after and before[name].shape == self.after[name].shape:
+                parts = zip(
+                    *(side[name].detach().reshape(-1).split(PART) for side in (before, self.after)), strict=True
+                )
+                squares[name] = sum(
+                    float((new.to(old.device) - old).abs().double().square().sum()) for old, new in map(_wide, parts)
+                )
+        return squares
+
+    @property
+    def whole(self) -> list[str]:
+        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm."""
+        weights = {*self.weights}
+        return [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
+
+    def region(self, parameters: Parameters = None) -> Region:
+        """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
+
+        Or "all" that moved but heads; or those of GROUPS, glob patterns or a function of the name, moved or not.
+        Raises ModelError if there are none, or nothing moved in them.
+        """
+        if self.model is None:
+            return Region({name: tuple(values.shape) for name, values in self.before.items()})
+        body = [name for name in self.weights if name not in self.heads]
+        if parameters is None or parameters == ALL:
+            left = set() if parameters == ALL else self._outer()
+            names = [name for name in body if name in self.moved and name not in left]
+            if parameters is None:
+                self._warn_of_last(names)
+        else:
+            names = chosen(self.weights, self._patterns(parameters), "parameters")
+        if not self.moved & {*names}:
+            if elsewhere := [name for name in self.weights if name in self.moved]:
+                raise ModelError(
+                    f"nothing moved in what may be grafted; {elsewhere[0]} did, and parameters= takes it in"
+                )
+            raise ModelError("the two models have the same values: nothing moved")
+        LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
+        return Region({name: tuple(self.before[name].shape) for name in names})
+
+    def _outer(self) -> set[str]:
+        """Tables of embeddings, what computes the vocabulary's logits, and poolers."""
+        outer = {id(part.weight) for part in self.model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
+        output = getattr(self.model, "get_output_embeddings", lambda: None)()
+        outer |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
+        return {
+            name
+            for name, weight in named_weights(self.model).items()
+            if id(weight) in outer or "pooler" in name.split(".")
+        } - self.heads
+
+    def _warn_of_last(self, names: list[str]) -> None:
+        """Say so if the last layer, which in many models is a new head, is part of the region."""
+        last = next((name for name in reversed(self.weights) if name in self.moved), None)
+        speaks = getattr(self.model, "get_output_embeddings", lambda: None)() is not None
+        if last in names and not self.heads and not speaks:
+            layer = last.rpartition(".")[0] or last
+            LOGGER.warning(
+                "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s*', and if not, parameters='all'",
+                layer, layer,
+            )  # fmt: skip
+
+    def _patterns(self, parameters: Parameters) -> Parameters:
+        """Groups of the model by the names of their parameters."""
+        names = [parameters] if isinstance(parameters, str) else parameters
+        if not isinstance(names, Sequence) or not any(name in GROUPS for name in names):
+            return parameters
+        groups = self.groups
+        for name in {*names} & {*GROUPS} - {*groups.values()}:
+            there = ", ".join(dict.fromkeys(group for group in groups.values() if group in GROUPS))
+            raise ModelError(f"parameters: the model has none in {name}; it has {there}")
+        others = [name for name in names if name not in GROUPS]
+        members = {*(chosen(self.weights, others) if others else ())}
+        return lambda name: groups[name] in names or name in members
+
+
+def _wide(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Both in a type that rounds no difference to the digits of a narrow one."""
+    return [part.float() if part.dtype in (torch.bfloat16, torch.float16) else part for part in parts]
+
+
+def config_of(model: nn.Module) -> dict[str, Any]:
+    """Settings of a model of transformers that say how its logits are read."""
+    config = getattr(model, "config", None)
+    return (
+        {name: getattr(config, name, None) for name in ("pad_token_id", "problem_type", "id2label")}
+        if config is not None
+        else {}
+    )

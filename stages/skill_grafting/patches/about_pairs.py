@@ -1,0 +1,96 @@
+"""What `graft localize` says about two checkpoints and their masks, and the figure of several sizes."""
+
+import json
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+from ..errors import ModelError, ParamsError
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region
+from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
+from ..models.checkpoints import listed
+from ..models.pairs import Pair
+from ..models.stored_pairs import StoredPair
+from .card import Scores
+
+
+def localizer_for(request: Namespace) -> Localizer:
+    """The localizer with the settings of --set; raises ParamsError for options that don't go together."""
+    name = request.localizer
+    if request.test and request.data is None:
+        raise ParamsError("--test: is for the rows of --data")
+    if request.data is None and kind_of(name).needs_model:
+        others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
+        raise ParamsError(f"--localizer: {name} takes gradients, so it needs --data; without: {others}")
+    if len({*request.sparsity}) > 1:
+        import matplotlib  # noqa: F401 - found missing before the work, not after
+    return localizer_of(name, {key: parsed(text) for key, text in request.set}, "--set ")
+
+
+def region_for(request: Namespace, pair: Pair) -> Region:
+    """The region of --region; raises ModelError in the words of the command."""
+    try:
+        return pair.region(request.region or None)
+    except ModelError as error:
+        raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
+
+
+def parsed(text: str) -> object:
+    """The value of a setting as in JSON, or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:
+    """The part of the region's squared movement that the mask holds."""
+    held, before = 0.0, pair.compared
+    for name, at in mask.indices.items():
+        old, new = (side[name].reshape(-1)[at].double() for side in (before, pair.after))
+        held += float((new - old).square().sum())
+    return held / sum(moved[name] for name in mask.region.shapes)
+
+
+def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str, float]) -> list[str]:
+    """Lines on how the checkpoints were read and compared, and on what the patch leaves out."""
+    labels = [*dict(request.verbalizer)] or pair.labels
+    lines = [f"Read as {pair.kind}; " + (f"labels: {', '.join(labels)}." if labels else "no labels.")]
+    outside: Counter[str] = Counter()
+    for name, squares in moved.items():
+        if name not in region.shapes and name not in pair.heads and squares:
+            outside[pair.groups[name]] += squares
+    if outside:
+        shares = ", ".join(f"{name} {100 * squares / sum(moved.values()):.2g} %" for name, squares in outside.items())
+        lines.append(
+            f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
+        )
+    if isinstance(pair, StoredPair):
+        lines += pair.rounding
+        if pair.unread:
+            reason = "Not read, as no model of its class computes with it"
+            lines.append(f"{reason}: {listed(pair.unread)} of {request.finetuned}.")
+    return lines
+
+
+def save_curve(
+    path: Path, sizes: dict[str, float], scores: Scores, shares: dict[str, float], request: Namespace
+) -> None:
+    """Draw the scores of the grafts of several sizes beside those of the other models, or the shares of the movement that they hold."""
+    import pandas as pd
+
+    from ..plotting import plot_scores, save_figure
+
+    measured = {name: (row["score"], row["accuracy_se"], row["n"]) for name, row in scores.items()}
+    measured = measured or {name: (share, 0.0, 0) for name, share in shares.items()}
+    rows = [("grafted" if name in sizes else name, sizes.get(name), *values) for name, values in measured.items()]
+    table = pd.DataFrame(rows, columns=["model", "sparsity", "score", "se", "n"])
+    table[["score", "se"]] *= 100
+    what = f"n = {table.n.max():,} test rows, bars: 95 %" if scores else "no rows were given to score on"
+    label = "accuracy (%)" if scores else "share of the squared movement (%)"
+    save_figure(
+        plot_scores(table, label=label),
+        path,
+        f"{request.task or Path(request.finetuned).name}, by {request.localizer} ({what})",
+    )

@@ -1,0 +1,26 @@
+"""export: a mask of the project that the command runs in, with the task, settings and scores that it doesn't hold, or a patch."""
+
+from pathlib import Path
+
+from ..io import require_free
+from .card import AS_PATCH, PEFT, write_folder
+from .patch import Patch
+from .patch_file import PatchContent, read_graft
+from .project import as_patch, pipeline_scores
+
+
+def export(mask: Path, form: str, base: str, to: Path, leave_out: bool) -> str:
+    """Write the graft of a mask file or patch to a new folder, as a patch or an adapter of peft; gives one line about it.
+
+    Raises MaskError if the mask is damaged, was made for another model than `base` or doesn't fit the form, and StorageError if
+    something is at `to`.
+    """
+    target, (file, found) = require_free(to), read_graft(mask)
+    if isinstance(found, PatchContent):
+        patch = Patch(found.stored, found.use)
+    else:
+        patch = as_patch(file, found, Path(base))
+        patch.scores = pipeline_scores(file, found.about.get("task") or "")
+    if form == AS_PATCH:
+        return write_folder(target, patch, form)
+    return write_folder(target, patch, PEFT, lambda folder: patch.to_peft(folder, patch.load(base), leave_out))

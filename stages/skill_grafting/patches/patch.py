@@ -1,0 +1,308 @@
+"""Patch: what fine-tuning changed inside a mask, as a thing to keep, share and put onto its base model.
+
+patch = sg.Patch.of(base, tuned, mask, title="movies")
+patch.save_pretrained("movies")
+model = sg.Patch.from_pretrained("movies").apply(base)
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from huggingface_hub import ModelHubMixin
+from torch import Tensor, nn
+
+from ..errors import MaskError, ParamsError
+from ..grafting.apply import take_at
+from ..grafting.mask import FLOATS, GraftMask
+from ..grafting.mask_file import StoredMask
+from ..grafting.modules import Parameters
+from ..grafting.places import Places, swapped, unswapped, write
+from ..grafting.region import Region, Tensors, named_weights
+from ..io import replacing
+from ..models.pairs import Pair
+from ..sides import Side, pair_of
+from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch, write_patch
+
+
+class Patch(PatchContent, ModelHubMixin):
+    """The values of a fine-tuned model inside a mask, what travels whole beside them, and all that is needed to use them.
+
+    mask: where the values go, and how it was found (`mask.record`); values: by parameter, shape (number selected there,); head: whole
+    tensors, of heads and of buffers that differ; use: the metadata (`PatchMetadata`).  `scores`, rows by variant, are for the card.
+    """
+
+    def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
+        PatchContent.__init__(self, stored, use, dict(scores or {}))
+        self._base: ref[nn.Module] | None = None
+        self._places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+
+    @classmethod
+    def of(
+        cls,
+        base: Side | Pair,
+        tuned: Side | None = None,
+        mask: GraftMask | None = None,
+        *,
+        title: str = "",
+        labels: Sequence[str] | None = None,
+        prompt: Mapping[str, Any] | None = None,
+        max_length: int | None = None,
+        heads: Parameters = None,
+        **origin: str | None,
+    ) -> "Patch":
+        """The patch of two models, or of two folders or hub ids of checkpoints.
+
+        labels: in the order of the logits, by default those that the tuned model's config names; prompt: the `template` and
+        `verbalizer` that a language model's labels are read by; `origin`: name, source (hub, local) and revision of the base, by
+        default as its config has them.
+        """
+        if not isinstance(mask, GraftMask):
+            raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
+        pair = base if isinstance(base, Pair) else pair_of(base, tuned, heads or mask.record.get("heads"))
+        pair.require(mask)
+        whole = [name for name in pair.whole if name not in mask.region.shapes]
+        head = {name: pair.after[name].detach().cpu().clone() for name in whole}
+        values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
+        known = pair.labels if labels is None else [str(label) for label in labels]
+        about = {"title": title, "labels": known, "prompt": prompt, "max_length": max_length}
+        stored = StoredMask(mask, values, head, {})
+        patch = cls(
+            stored, describe(stored, pair.before, pair.weights, {**pair.origin, **origin, **about}, pair.config)
+        )
+        patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None
+        return patch
+
+    # --- On models -----------------------------------------------------------------------------------------------------
+
+    def apply(
+        self, base: nn.Module | str | Path, revision: str | None = None, dtype: torch.dtype | str | None = None
+    ) -> nn.Module:
+        """A new model: the base with the patch on it.  A folder or hub id is loaded in float32, in eval mode.
+
+        `dtype`: of the result, by default as the base is.  Raises MaskError unless the base is what the patch was made from.
+        """
+        live = isinstance(base, nn.Module)
+        model = copy.deepcopy(base) if live else self.load(base, revision)
+        write(self._fitted(model, f"this {type(base).__name__}" if live else f"the model in {base}"))
+        _put_config(model, self.use.options)
+        kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+        if kind is not None and not isinstance(kind, torch.dtype):
+            raise ParamsError(f"dtype: {dtype!r} should be a dtype of torch or the name of one, such as bfloat16")
+        return model if kind is None else model.to(kind)
+
+    def load(self, base: str | Path, revision: str | None = None) -> nn.Module:
+        """The base of a folder or hub id, in float32 and eval mode, with a head of the patch's size, and without the patch."""
+        from ..models.folders import find_checkpoint
+        from ..models.loading import load_model
+
+        if self.use.model_class is None:
+            raise MaskError(
+                f"{self!r}: is for no model of transformers; make the base module and apply the patch to it"
+            )
+        folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
+        return load_model(folder, self.use.model_class, self.use.labels if self.head else None, new_head=True)
+
+    @contextmanager
+    def on(self, base: nn.Module) -> Iterator[nn.Module]:
+        """The base with the patch on it inside `with`; afterwards it is as before, bit for bit, whatever happened.
+
+        The base is compared with what the patch was made from the first time, and not at each swap; afterwards it may be moved or
+        turned into another dtype.  May be nested.  Raises MaskError for another base.
+        """
+        if base not in self._places:
+            self.require(base)
+        before = (
+            {name: getattr(base.config, name, None) for name in self.use.options} if hasattr(base, "config") else {}
+        )
+        with swapped(base, self._places[base]):
+            _put_config(base, self.use.options)
+            try:
+                yield base
+            finally:
+                _put_config(base, before)
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
+        """Name, full shape, flat indices (int64) and the values to assign there, of each tensor; of heads all of them."""
+        for name, at in self.mask.indices.items():
+            yield name, self.mask.region.shapes[name], at, self.values[name]
+        for name, part in self.head.items():
+            yield name, tuple(part.shape), torch.arange(part.numel()), part.reshape(-1)
+
+    def inverse(self, base: nn.Module) -> "Patch":
+        """The patch of the patched base that leads back to the base."""
+        patched = self.apply(base)
+        origin = {"name": self.use.base, "source": self.use.source, "revision": self.use.revision}
+        return Patch.of(
+            patched,
+            base,
+            self.mask,
+            title=f"back from {self.use.title}",
+            heads=[*self.head] or None,
+            labels=[],
+            **origin,
+        )
+
+    # --- On the disk and the hub ------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> None:
+        """Write a folder of the patch and its card; with `push_to_hub=True` and `repo_id` it goes to the hub as well."""
+        folder = Path(save_directory)
+        self._save_pretrained(folder)
+        if hub.pop("push_to_hub", False):
+            self.push_to_hub(hub.pop("repo_id", folder.name), **hub)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        from .card import CARD, card_text
+
+        write_patch(save_directory / PATCH, self)
+        with replacing(save_directory / CARD) as partial_file:
+            partial_file.write_text(card_text(self, "patch"), encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, revision: str | None = None, **hub: Any
+    ) -> "Patch":
+        """The patch of a folder, of a file, or of a repository on the hub; MaskError if it is missing or damaged."""
+        place = Path(pretrained_model_name_or_path)
+        if not place.exists() and str(pretrained_model_name_or_path).count("/") == 1:
+            from huggingface_hub import hf_hub_download
+            from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+            try:
+                place = Path(hf_hub_download(str(pretrained_model_name_or_path), PATCH, revision=revision, **hub))
+            except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+                raise MaskError(
+                    f"{pretrained_model_name_or_path}: no folder, and not on the hub: {str(error).splitlines()[0]}"
+                ) from error
+        content = read_patch(place)
+        return cls(content.stored, content.use)
+
+    def to_peft(self, folder: str | Path, base: nn.Module | None = None, leave_out: bool = False) -> str:
+        """Write an adapter that `PeftModel.from_pretrained(base, folder)` loads; gives a sentence about what it holds.
+
+        base: what the patch was made from, by default the model that it was made of or was last on.  `leave_out`: leave what an
+        adapter can't hold, biases and embeddings, as pretrained; it is an error otherwise.
+        """
+        from .adapter import write_adapter
+
+        model = base if base is not None else next(iter(self._places), self._base and self._base())
+        if model is None:
+            raise ParamsError("base: to_peft needs the base model, of whose values an adapter stores the differences")
+        self.require(model)
+        with replacing(Path(folder), fresh=True) as made:
+            made.mkdir()
+            return write_adapter(made, self, model, leave_out)
+
+    # --- About it ----------------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        title = f"{self.use.title}, " if self.use.title else ""
+        return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Patch):
+            return NotImplemented
+        mine, theirs = (sorted(one.tensors(), key=lambda part: part[0]) for one in (self, other))
+        same = self.use == other.use and len(mine) == len(theirs) and self.mask.region == other.mask.region
+        return same and all(
+            a[:2] == b[:2] and a[2].equal(b[2]) and a[3].equal(b[3]) for a, b in zip(mine, theirs, strict=True)
+        )
+
+    __hash__ = object.__hash__
+
+    def require(self, base: nn.Module) -> None:
+        """Raise MaskError unless this is the model that the patch was made from, as `on` finds out the first time.
+
+        It has to be in float32 or in whatever else holds the same numbers; afterwards it may be moved or turned into another dtype.
+        """
+        self._places[base] = self._fitted(base, f"this {type(base).__name__}")
+
+    def _fitted(self, model: nn.Module, title: str) -> Places:
+        """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
+        weights = {**named_weights(model), **dict(model.named_buffers())}
+        parameters = {name: weight for name, weight in named_weights(model).items() if name not in self.head}
+        with unswapped(model):
+            require_base(self, parameters, title)
+        if strange := [name for name in self.head if name not in weights]:
+            raise MaskError(f"{self!r}: its head has {strange[0]}, and {title} has not")
+        require_padding(self.use, getattr(getattr(model, "config", None), "vocab_size", None))
+        for theirs, ours in sorted({(part.dtype, weights[name].dtype) for name, part in self.values.items()}, key=str):
+            if torch.promote_types(theirs, ours) != ours:
+                warnings.warn(f"{self!r}: its values are rounded from {theirs} to the model's {ours}", stacklevel=3)
+        places: Places = [
+            (weights[name], at.to(weights[name].device), self.values[name]) for name, at in self.mask.indices.items()
+        ]
+        return places + [(weights[name], None, part) for name, part in self.head.items()]
+
+
+def describe(
+    stored: StoredMask, before: Tensors, weights: Sequence[str], about: dict[str, Any], config: Mapping[str, Any]
+) -> PatchMetadata:
+    """The metadata of a patch.
+
+    before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels, prompt,
+    max_length; config: the tuned model's settings.  Raises MaskError for values of a type that a patch can't hold.
+    """
+    region, labels = stored.mask.region.shapes, about["labels"]
+    if strange := [name for name, values in stored.values.items() if values.dtype not in FLOATS]:
+        raise MaskError(
+            f"{strange[0]} is {stored.values[strange[0]].dtype}; a patch holds float32, bfloat16 and float16"
+        )
+    outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
+    known = {name: tuple(shape) for name, shape in outside.items()} | region
+    classifies = bool(stored.head and labels and config)
+    # of a language model neither changes any logit
+    changed = {name: config[name] for name in ("pad_token_id", "problem_type") if classifies and name in config}
+    return PatchMetadata(
+        model_class=about.get("model_class"),
+        base=about["name"],
+        source=about["source"],
+        revision=about["revision"],
+        fingerprint=Region(known).fingerprint(before),
+        outside=outside,
+        head={name: [*part.shape] for name, part in stored.head.items()},
+        title=about["title"] or about["name"],
+        labels=labels,
+        prompt=about["prompt"],
+        max_length=about["max_length"],
+        config=changed | (names_of_labels(labels) if classifies else {}),
+    )
+
+
+def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
+    """Raise MaskError unless these weights are what a patch was made from."""
+    use, wanted = patch.use, patch.region.shapes
+    for name, weight in known.items():
+        if weight.is_meta or not weight.is_floating_point():
+            raise MaskError(
+                f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
+            )
+    made_for = f"the patch was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
+    there = {name: tuple(weight.shape) for name, weight in known.items()}
+    if there != wanted:
+        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]
+        raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
+    if (found := patch.region.fingerprint(known)) != use.fingerprint:
+        rounded = {weight.dtype for weight in known.values()} - {torch.float32}
+        hint = "; its numbers are rounded: load it in float32, put the patch on, then turn it into another dtype"
+        raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
+
+
+def require_padding(use: PatchMetadata, tokens: int | None) -> None:
+    """Raise MaskError if the model that a patch is for has fewer tokens than the number of its padding."""
+    padding = use.config.get("pad_token_id")
+    if padding is not None and tokens is not None and padding >= tokens:
+        raise MaskError(f"damaged: patch.config.pad_token_id is {padding}, and the model has {tokens} tokens")
+
+
+def _put_config(model: nn.Module, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if hasattr(model, "config"):
+            setattr(model.config, name, value)
