@@ -28,7 +28,11 @@ def main(task: str, seed: int) -> None:
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
     header = {**cell.origin(), **about, "localizer": name, "found": mask.record}
     write_mask(paths.learned(task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))
-    print(f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%})")
+    told = f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%})"
+    if "loss" in mask.record:
+        begin, end = mask.record["loss"]
+        told += f", loss on all training rows from {begin:.3g} to {end:.3g}" + ", above where it began" * (end > begin)
+    print(told)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 # of the pretrained and the fine-tuned model alone
 ON_TRAIN = "train_accuracy"
 GENERATIVE = "generative"
-MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters"]
+# of the loss on all training rows while a mask was learned
+SEARCH = ["loss_start", "loss_end"]
+MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
 # as in the paper's tables
 SHORT = {
     PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
@@ -96,7 +98,9 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
 
 
 def _mask_row(file: Path, cell: Row) -> Row:
-    return {**read_header(file), "head_parameters": head_size(file), **cell}
+    header = read_header(file)
+    losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
+    return {**header, "head_parameters": head_size(file), **losses, **cell}
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
@@ -357,6 +361,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "left_out": f"; without {missing}" if missing else "",
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
+        "searched": _searched(masks),
         "with_head": ", and a trained head of {:,.0f},".format(*heads)
         if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
         else "",
@@ -369,6 +374,17 @@ def _movement_ahead(scores: pd.DataFrame) -> str:
     means = scores.groupby(["task", "variant"], sort=False).retained.mean().unstack()
     ahead = means.index[means[MOVEMENT_GRAFTED] > means[GRAFTED]]
     return f"{len(ahead)} of {counts(task=len(means))} ({', '.join(ahead)})" if len(ahead) else ""
+
+
+def _searched(masks: pd.DataFrame) -> str:
+    """Where the loss on all training rows began and ended while masks were learned, and where it ended higher; empty if none were."""
+    masks = masks.dropna(subset=SEARCH)
+    if not len(masks):
+        return ""
+    start, end = masks.loss_start.mean(), masks.loss_end.mean()
+    higher = ", ".join(f"{row.task}-{row.seed}" for row in masks[masks.loss_end > masks.loss_start].itertuples())
+    where = f"above where it began in {higher}" if higher else "no higher in any"
+    return f"from {start:.3g} to {end:.3g}, mean over {counts(cell=len(masks))}; it ended {where}"
 
 
 def _extent(shares: pd.Series) -> str:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from skill_grafting.api import localize
-from skill_grafting.errors import TrainingError
+from skill_grafting.errors import ParamsError, TrainingError
 from skill_grafting.grafting import region as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.evidence import LocalizerInput, Scores
-from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
+from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy, mcc
@@ -78,8 +78,13 @@ class Small:
 
     def learn(self, settings: Learned, k: int = 30, scores: Callable | None = None) -> tuple[GraftMask, MaskLogits]:
         """The result and the final T."""
-        logits = self.start(settings.offset)
-        return learn_mask(self.weights, logits, k, settings, self.loss_gradient, scores), logits
+        logits, watched = self.start(settings.offset), Watched(scores, self.whole_loss, whole=True)
+        return learn_mask(self.weights, logits, k, settings, self.loss_gradient, watched), logits
+
+    def whole_loss(self) -> float:
+        """Training loss with the live weights."""
+        with torch.no_grad():
+            return float(self.loss(self.weights))
 
 
 def literal(small: Small, settings: Learned, sign: int = 1) -> dict[str, Tensor]:
@@ -205,6 +210,61 @@ def test_the_last_step_is_scored_whatever_eval_steps_is_and_the_start_never():
     assert [entry["step"] for entry in found["history"] if "train_loss" in entry] == [0, 1, 2, 3]
 
 
+def losses_of(record: dict[str, Any], name: str) -> list[float]:
+    return [entry[name] for entry in record["history"] if name in entry]
+
+
+def test_the_record_says_where_the_loss_on_all_rows_began_and_ended():
+    small = Small()
+    found, logits = small.learn(RELATIVE)
+    logits.blend_into(small.weights)
+    losses = losses_of(found.record, "train_loss")
+    assert found.record["loss"] == [losses[0], losses_of(found.record, "whole_loss")[0]] == [losses[0], small.whole_loss()]
+    assert losses[0] > losses[-1] > found.record["loss"][1], "it went down"
+    uphill = changed(RELATIVE, rate_kind="absolute", learning_rate=-3.0)
+    start, end = small.learn(uphill)[0].record["loss"]
+    assert end > start, "control: a search that climbs ends above where it began"
+
+
+@pytest.mark.parametrize(("steps", "every"), [(20, 5), (6, 2), (0, 1)])
+def test_with_batches_of_some_rows_the_loss_on_all_is_measured_at_most_four_times_before_the_end(steps, every):
+    small, masks = Small(), []
+    for watched in (Watched(loss=small.whole_loss), Watched()):
+        settings, logits = changed(RELATIVE, steps=steps, eval_steps=2), small.start(10.0)
+        found = learn_mask(small.weights, logits, 30, settings, small.loss_gradient, watched)
+        masks.append((found, logits.logits))
+        at = [entry["step"] for entry in found.record["history"] if "whole_loss" in entry]
+        assert at == ([*range(0, steps, every), steps] if watched.loss else [])
+        assert ("loss" in found.record) == bool(watched.loss)
+    assert masks[0][0].equals(masks[1][0]) and same(masks[0][1], masks[1][1]), "looking changes nothing"
+
+
+def wrong_labels() -> Small:
+    """Labels that neither model has, far apart, so that a large step overshoots."""
+    small = Small()
+    small.labels = small.labels.roll(3)
+    small.finetuned = {name: 6 * after - 5 * small.pretrained[name] for name, after in small.finetuned.items()}
+    return small
+
+
+def test_a_step_that_raised_the_loss_is_halved_if_asked_for():
+    wild = changed(ABSOLUTE, learning_rate=30.0, steps=12)
+    plain, halved = (wrong_labels().learn(changed(wild, halve=halve))[0].record for halve in (False, True))
+    small, rate, seen = wrong_labels(), wild.learning_rate, []
+    logits = small.start()
+    for _ in range(wild.steps):
+        logits.blend_into(small.weights)
+        seen.append(float(small.loss_gradient()))
+        rate *= 0.5 if seen[-1] > min(seen[-2:]) else 1
+        logits.step(small.weights, rate)
+    assert losses_of(halved, "train_loss") == seen and rate < wild.learning_rate
+    assert halved["loss"][1] < plain["loss"][1], "and so it ends lower"
+    calm = changed(RELATIVE, steps=5)
+    assert same(Small().learn(calm)[1].logits, Small().learn(changed(calm, halve=True))[1].logits), "control: no rise"
+    with pytest.raises(ParamsError, match="halve: needs the loss on all training rows"):
+        changed(wild, halve=True).find(lambda: evidence_in(small), [Budget(30)])
+
+
 def evidence_in(small: Small, **more: Any) -> LocalizerInput:
     """What a localizer asks of a model, with the small network."""
     return LocalizerInput(
@@ -317,7 +377,7 @@ def peak_arrays(settings: Learned, copies: int = 0) -> float:
         extra = [values.clone() for values in [*pretrained.values()] * copies]
         logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
         scores, k = lambda: Scores(0.0, 0.0), region.size // 100
-        learn_mask(weights, logits, k, settings, counter.leaving_out(gradient), scores)
+        learn_mask(weights, logits, k, settings, counter.leaving_out(gradient), Watched(scores))
     assert len(extra) == copies * len(weights)
     return counter.peak / (4 * region.size)
 

@@ -33,6 +33,7 @@ class Objective:
     squared_gradients: Callable[..., Tensors]
     scores: Callable[[], NamedTuple] | None = None
     examples: int = 0
+    loss: Callable[[], float] | None = None
     module: nn.Module | None = None
 
     def between(
@@ -59,7 +60,8 @@ class LocalizerInput:
     own loss with the weights as they are; the loss of the true label unless a mode of
     models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `scores()`, where a localizer may choose by dev, are of the model with the weights as they are; it maximises their sum.
+    `scores()`, where a localizer may choose by dev (it maximises their sum), and `loss()`, the mean over the training set, are of the
+    model with the weights as they are, without gradients; None where they aren't to be had.
     The function of the next batch passes over it if it is called with True.
     examples: how many training examples there are, 0 where that isn't known.
     """
@@ -74,6 +76,7 @@ class LocalizerInput:
     generator: np.random.Generator
     scores: Callable[[], NamedTuple] | None = None
     examples: int = 0
+    loss: Callable[[], float] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""

@@ -12,7 +12,8 @@ gamma > 0.5 means T > 0.  Beyond the model and its gradients this holds three ar
 region's size: pretrained, finetuned, T.
 
 Steps are full-batch as long as the training set is no larger than `batch_size`.  `select` says which step's mask is kept: the
-last one's, or that of the best score on train plus dev, as the paper's authors choose it (their `train_graft`).
+last one's, or that of the best score on train plus dev, as the paper's authors choose it (their `train_graft`).  The record
+says where the loss on all training rows began and ended, of the weights between both models that the steps move, before rounding.
 """
 
 import math
@@ -39,6 +40,9 @@ from .registry import Budget
 
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
+# smaller batches than the training set don't show whether its loss falls: it is measured at the start, at most so often on the way,
+# and at the end
+MEASURED = 4
 # examples of each batch whose mean losses Localize-and-Stitch sums (localize_utils.py: train_graft divides by first_batch, always 1)
 SUMMED_BATCH = 8
 
@@ -66,6 +70,10 @@ class Learned(Movement):
         4.0,
         description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; else the step size",
     )
+    halve: bool = Field(
+        False,
+        description="halve the step size where the loss on all training rows is above what it was when last looked at",
+    )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
     rule: Literal["top_k", "threshold"] = Field(
         "top_k", description="top_k: exactly the budget; threshold: mask values above 0.5, at most the budget"
@@ -78,12 +86,13 @@ class Learned(Movement):
 
     def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
+        if self.halve and not evidence.loss:
+            raise ParamsError("halve: needs the loss on all training rows, which isn't known here; say false")
         base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
         start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
-        gradient = evidence.batch_gradients(self.batch_size)
-        return learn_mask(
-            evidence.weights, start, budget.k, self.on_mean_loss(evidence.examples), gradient, evidence.scores
-        )
+        gradient, settings = evidence.batch_gradients(self.batch_size), self.on_mean_loss(evidence.examples)
+        watched = Watched(evidence.scores, evidence.loss, whole=0 < evidence.examples <= self.batch_size)
+        return learn_mask(evidence.weights, start, budget.k, settings, gradient, watched)
 
     def on_mean_loss(self, examples: int) -> "Learned":
         """The same search as steps on the mean loss of all these training examples: `summed` as an absolute rate.
@@ -190,12 +199,26 @@ def _moved_at(least: Tensor, logits: Tensor, before: Tensor, after: Tensor) -> T
     return torch.where(logits == least, distance(before, after), -torch.inf)
 
 
+@dataclass(frozen=True)
+class Watched:
+    """What a search is watched by, with the weights as they are; what isn't there is not looked at.
+
+    scores: those of a graft, by which its mask may be chosen.  loss: the mean loss on all training rows; `whole`: each batch has all
+    of them, so that its loss is that.
+    """
+
+    scores: Callable[[], Scores] | None = None
+    loss: Callable[[], float] | None = None
+    whole: bool = False
+
+
 @dataclass
 class MaskSearch:
     """The state of the search: T, the step size, the history, and the best mask with its step and score."""
 
     start: MaskLogits
     rate: float
+    watched: Watched
     history: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
     best: tuple[GraftMask, int, float] | None = None
@@ -221,21 +244,63 @@ class MaskSearch:
         """Put the losses of the last steps into the history; raises TrainingError with the first that is not a number."""
         values = torch.stack([*self.unread.values()]).tolist() if self.unread else []
         for step, value in zip(self.unread, values, strict=True):
-            if not math.isfinite(value):
-                raise TrainingError(f"the loss became {value} at step {step}; lower the localizer's learning_rate")
-            self.history.append({"step": step, "train_loss": value})
+            self.note(step, "train_loss", value)
         self.unread = {}
 
-    def rate_mask(self, mask: GraftMask, step: int, weights: Tensors, scores: Callable[[], Scores] | None) -> None:
+    def note(self, step: int, name: str, value: float) -> None:
+        """Put a loss into the history; raises TrainingError if it is not a number."""
+        if not math.isfinite(value):
+            raise TrainingError(f"the loss became {value} at step {step}; lower the localizer's learning_rate")
+        self.history.append({"step": step, name: value})
+
+    def measure(self, step: int) -> None:
+        """Put the loss on all training rows into the history, with the weights as they are."""
+        self.read_losses()
+        self.note(step, "whole_loss", self.watched.loss())
+
+    def losses(self) -> list[float]:
+        """Those on all training rows."""
+        names = ("train_loss", "whole_loss") if self.watched.whole else ("whole_loss",)
+        return [entry[name] for entry in self.history for name in names if name in entry]
+
+    def has_risen(self) -> bool:
+        """True if the last of them is above the one before."""
+        losses = self.losses()[-2:]
+        return len(losses) == 2 and losses[1] > losses[0]
+
+    def rate_mask(self, mask: GraftMask, step: int, weights: Tensors) -> None:
         """Take a mask for the best if its graft's score, where it is asked for, is above that of all before."""
         score = 0.0
-        if scores:
+        if self.watched.scores:
             graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
-            found = scores()
+            found = self.watched.scores()
             self.history.append({"step": step, "selected": mask.selected, **found._asdict()})
             score = sum(found)
         if self.best is None or score > self.best[2]:
             self.best = (mask, step, score)
+
+    def take_step(self, step: int, weights: Tensors, settings: Learned, k: int, loss_gradient: Callable) -> None:
+        """One step on T, from the weights that it stands for."""
+        self.start.blend_into(weights)
+        measured = self.watched.whole
+        if self.watched.loss and not measured and step % max(settings.eval_steps, settings.steps // MEASURED) == 0:
+            measured = True
+            self.measure(step)
+        self.unread[step] = loss_gradient()
+        if settings.halve:
+            self.read_losses()
+            self.rate *= 0.5 if measured and self.has_risen() else 1
+        if step == 0 and settings.rate_kind == "relative":
+            self.read_losses()
+            self.rate = self.start.relative(weights, settings, k)
+        self.start.step(weights, self.rate, settings.l1, settings.l1_of)
+
+    def found(self, rule: str) -> GraftMask:
+        """The best mask, with its record."""
+        mask, step, _ = self.best
+        losses = self.losses()
+        ends = {"loss": [losses[0], losses[-1]]} if losses else {}
+        return replace(mask, record={"rule": rule, "step": step, **ends, "history": self.history})
 
 
 def learn_mask(
@@ -244,43 +309,43 @@ def learn_mask(
     k: int,
     settings: Learned,
     loss_gradient: Callable[..., Tensor],
-    scores: Callable[[], Scores] | None = None,
+    watched: Watched | None = None,
 ) -> GraftMask:
     """Learn which k parameters carry the skill, or at most k (`rule`: threshold).
 
     weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
     in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
-    `scores()` is asked with the rounded graft in the weights after every `eval_steps` steps and at the end; the mask of the
-    highest sum is returned, the first of equals.  Without it, or with `select` last, it is that of the last step.
-    Its record: the `rule`, the `step` that the mask is of, the `history` of losses and scores.
+    Scores are asked for with the rounded graft in the weights after every `eval_steps` steps and at the end; the mask of the
+    highest sum is returned, the first of equals.  Without them, or with `select` last, it is that of the last step.
+    Its record: the `rule`, the `step` that the mask is of, the `loss` on all training rows at the start and at the
+    end, the `history` of losses and scores.
     It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
-    now = MaskSearch(start, settings.learning_rate)
-    scores = None if settings.select == "last" else scores
-    loop = kept_loop(settings.steps)
+    watched = watched or Watched()
+    if settings.select == "last":
+        watched = replace(watched, scores=None)
+    now, loop = MaskSearch(start, settings.learning_rate, watched), kept_loop(settings.steps)
     resumed = loop.resume(now.put) if loop else 0
     for _ in range(resumed):
         loss_gradient(True)
-    for step in range(resumed, settings.steps + 1):
-        if step % READ_STEPS == 0 or step == settings.steps:
+    for step in range(resumed, settings.steps):
+        if step % READ_STEPS == 0:
             now.read_losses()
-        if loop and step == settings.steps:
-            loop.finish(partial(now.state, step, finished=True))
-        if step == settings.steps or (scores and step and step % settings.eval_steps == 0):
+        if watched.scores and step and step % settings.eval_steps == 0:
             now.read_losses()
-            now.rate_mask(start.rounded(k, settings.rule), step, weights, scores)
-        if step < settings.steps:
-            start.blend_into(weights)
-            now.unread[step] = loss_gradient()
-            if step == 0 and settings.rate_kind == "relative":
-                now.read_losses()
-                now.rate = start.relative(weights, settings, k)
-            start.step(weights, now.rate, settings.l1, settings.l1_of)
-            if loop:
-                loop.keep(partial(now.state, step + 1))
-    mask, step, _ = now.best
-    return replace(mask, record={"rule": settings.rule, "step": step, "history": now.history})
+            now.rate_mask(start.rounded(k, settings.rule), step, weights)
+        now.take_step(step, weights, settings, k, loss_gradient)
+        if loop:
+            loop.keep(partial(now.state, step + 1))
+    now.read_losses()
+    if loop:
+        loop.finish(partial(now.state, settings.steps, finished=True))
+    if watched.loss:
+        start.blend_into(weights)
+        now.measure(settings.steps)
+    now.rate_mask(start.rounded(k, settings.rule), settings.steps, weights)
+    return now.found(settings.rule)
 
 
 LOCALIZER = Learned

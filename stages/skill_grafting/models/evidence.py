@@ -13,7 +13,7 @@ from ..localizers.evidence import Objective, Scores
 from ..runtime import numpy_generator, permuted
 from .fisher import squared_gradients
 from .label_model import LabelModel
-from .predicting import loss_gradient, own_score
+from .predicting import loss_gradient, own_score, predictions_of
 
 
 def objective_of(
@@ -38,6 +38,7 @@ def objective_of(
         lambda n, *how: squared_gradients(model, drawn[:n], [*weights], *how),
         sets and (lambda: Scores(*(own_score(model, examples) for examples in sets))),
         len(train),
+        lambda: predictions_of(model, train)[1],
         model.model,
     )
 
