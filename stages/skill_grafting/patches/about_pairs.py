@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..errors import ModelError, ParamsError
+from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
@@ -48,7 +49,7 @@ def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> f
     """The part of the region's squared movement that the mask holds."""
     held, before = 0.0, pair.compared
     for name, at in mask.indices.items():
-        old, new = (side[name].reshape(-1)[at].double() for side in (before, pair.after))
+        old, new = (take_at(side[name], at).double() for side in (before, pair.after))
         held += float((new - old).square().sum())
     return held / sum(moved[name] for name in mask.region.shapes)
 

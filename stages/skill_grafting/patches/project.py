@@ -41,8 +41,8 @@ def as_patch(path: Path, stored: StoredMask, base: Path) -> Patch:
     prompt = task.prompt_for(spec.mode) if labels else None
     facts = {"title": task.title, "labels": labels, "prompt": prompt, "max_length": max_length()}
     weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
-    padding = {"pad_token_id": load_tokenizer(base).pad_token_id}
-    return Patch(stored, describe(stored, tensors, weights, origin | facts, padding))
+    config = {"pad_token_id": load_tokenizer(base).pad_token_id, "problem_type": None}
+    return Patch(stored, describe(stored, tensors, weights, origin | facts, config))
 
 
 def project_task(name: str) -> TaskSpec:
