@@ -217,8 +217,6 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "scores_drawn": drawn,
         "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
         "ood": ood,
-        # without other test sets their figure shows the tasks' own
-        "tested": ood if len(ood) else scores.assign(pair=scores.name + " → " + scores.name, over_finetuned=0.0),
         "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
         "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
@@ -233,7 +231,6 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),
-            "tested_on": "other data sets" if len(ood) else "the task's own data set",
         }]),
     }  # fmt: skip
 

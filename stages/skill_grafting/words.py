@@ -58,9 +58,16 @@ def counts(**things: int) -> str:
     return ", ".join(counted(number, thing) for thing, number in things.items())
 
 
+def fall(reduction: float) -> str:
+    """A reduction in percent: "a reduction of 60.6 %", "a rise of 12.0 %"; of what more than doubles how many times as much it is."""
+    if reduction < -100:
+        return f"{1 - reduction / 100:.1f} times as much"
+    return f"a {'rise' if reduction < 0 else 'reduction'} of {abs(reduction):.1f} %"
+
+
 def written(value: float, form: str) -> str:
-    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, `n seed` or another noun that is
-    counted, or any that f-strings know.
+    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, `fall`, `n seed` or another noun
+    that is counted, or any that f-strings know.
     """
     if form.startswith("n "):
         return counted(int(value), form[2:])
@@ -68,7 +75,8 @@ def written(value: float, form: str) -> str:
     decimals = [int(form[len(kind) :])] if kind and form != kind else []
     if kind in ("percent", "points"):
         return {"percent": percent, "points": points}[kind](value, *decimals)
-    return small_percent(value) if form == "size" else format(value, form)
+    own = {"size": small_percent, "fall": fall}.get(form)
+    return own(value) if own else format(value, form)
 
 
 class Template(string.Formatter):

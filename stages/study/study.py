@@ -531,7 +531,8 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     sizes = {
         "smallest": _smallest(frames), "region_size": _region_size(frames),
         "mask_size": nearest(frames["places"].sparsity), "smallest_overlap": frames["fish"].sparsity.min(),
-        "largest_overlap": frames["fish"].sparsity.max(), "trajectory_size": frames["trajectory"].sparsity.max(),
+        "largest_size": max(common_sizes(frames["sweep"]), default=None), "largest_overlap": frames["fish"].sparsity.max(),
+        "trajectory_size": frames["trajectory"].sparsity.max(),
     }  # fmt: skip
     texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
     off = ", ".join(stage for stage in AXES if frames[stage].empty)

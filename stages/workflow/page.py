@@ -20,12 +20,14 @@ from stages.workflow.core import paths
 
 from .report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .report.publish import load_report, report_folders
-from .report.spec import Frames, Spec, fill
+from .report.spec import Frames, Spec, fill, rows_of
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = paths.PAGE, Path("docs/REPRODUCTION.md")
 MAIN = "summary"
+OTHER = "made under other settings or code than today's"
+NOT_RUN = "as committed; its stages have not run in this folder"
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Section:
 
     @cached_property
     def figures(self) -> list[tuple[str, str]]:
-        """Caption and content of each figure that was drawn, in the order of the spec."""
-        names = [(name, file) for name in self.spec.figures for file in sorted(self.plots.glob(f"{name}*.png"))]
+        """Caption and content of each figure that there is data for, in the order of the spec."""
+        drawn = [name for name, figure in self.spec.figures.items() if len(rows_of(self.frames, figure))]
+        names = [(name, file) for name in drawn for file in sorted(self.plots.glob(f"{name}*.png"))]
         return [(self.spec.figures[name].title.partition("{")[0], _embedded(file)) for name, file in names]
 
 
@@ -105,11 +108,7 @@ def _status() -> dict[str, str]:
 def _changed(parts: list[Any]) -> str:
     states = [state for part in parts if isinstance(part, dict) for names in part.values() for state in names.values()]
     missing = any(state in ("deleted", "not in cache") for state in states if isinstance(state, str))
-    return (
-        "as committed; its stages have not run in this folder"
-        if missing
-        else "made under other settings or code than today's"
-    )
+    return NOT_RUN if missing else OTHER
 
 
 def uncommitted() -> list[str]:
@@ -146,8 +145,11 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         environment = Environment(
             loader=loader, autoescape=path is PAGE, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
+        # what hasn't run here is about other tasks or settings: the page names it, REPRODUCTION.md tells it
+        away = [section for section in sections[1:] if section.state == NOT_RUN]
+        shown = [section for section in sections if path is REPRODUCTION or section not in away]
         made = environment.get_template(template).render(
-            sections=sections, facts={section.name: section.facts for section in sections},
+            sections=shown, away=away, facts={section.name: section.facts for section in sections},
             how=HOW_JUDGED, one_task=ONE_TASK, of_one_task=of_one_task, claim=claim, told=told, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made

@@ -1,26 +1,97 @@
 """The page and REPRODUCTION.md: what stands in them, and that they need nothing else."""
 
+import csv
 import json
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from html import escape as html_escape
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from skill_grafting.errors import StorageError
 from stages.workflow import page
-from stages.workflow.page import PAGE, REPRODUCTION, build, read_sections
-from stages.workflow.report import publish
+from stages.workflow.page import NOT_RUN, OTHER, PAGE, REPRODUCTION, Section, build, read_sections
+from stages.workflow.report import plots, publish
+from stages.workflow.report.spec import fill
 
 ROOT = Path(__file__).parents[2]
+# titles of the main report's figures, and the table whose numbers they name
+TOLD = {"accuracy": "models", "calibration": "models", "frontier": "models", "ood": "ood"}
 
 
 @pytest.fixture(scope="module")
 def made():
-    sections = read_sections()
-    return sections, dict(build(sections))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_status", dict)  # as if all had run here
+        sections = read_sections()
+        return sections, dict(build(sections))
+
+
+@pytest.fixture(scope="module")
+def alone(made, tmp_path_factory) -> tuple[Section, str]:
+    """The main report of a task that is tested on no other data set, and its page in a folder where nothing else has run."""
+    folder = tmp_path_factory.mktemp("alone")
+    for file in (ROOT / "plots").glob("*.csv"):
+        keep_tasks(file, folder / file.name, ["drugs"])
+    section = Section("summary", *publish.load_report(Path("stages"), folder), folder, "")
+    publish.save_figures(section.spec, section.frames, folder)
+    others = [replace(other, state=NOT_RUN) for other in made[0][1:]]
+    return section, dict(build([section, *others]))[PAGE]
+
+
+def keep_tasks(file: Path, to: Path, tasks: list[str]) -> None:
+    """The rows of a CSV file that are about these tasks; all where it names none."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        header, *rows = csv.reader(lines)
+    place = header.index("task") if "task" in header else None
+    with to.open("w", encoding="utf-8", newline="") as made:
+        csv.writer(made, lineterminator="\n").writerows([header, *(row for row in rows if place is None or row[place] in tasks)])
+
+
+def test_what_has_not_run_in_this_folder_is_one_folded_line(made, alone):
+    others = [section.name for section in made[0][1:]]
+    assert alone[1].count("Not run in this folder: " + ", ".join(others)) == 1 and "Not run" not in made[1][PAGE]
+    assert not any(section.sentence in alone[1] or f'id="{section.name}"' in alone[1] for section in made[0][1:])
+    assert len(alone[1]) < len(made[1][PAGE]) / 5
+
+
+def test_of_one_task_there_are_figures_in_place_of_verdicts_and_nothing_twice(made, alone):
+    section, html = alone
+    assert "<th>verdict" in made[1][PAGE] and "<th>verdict" not in html and 'class="verdict' not in html
+    assert all(html_escape(claim.figure) in html for claim in section.claims)
+    assert not any(line.kind == "average" for table in section.tables for line in table.lines)
+    drawn = dict(plots.draw_all(section.spec, section.frames))
+    assert all(len(drawing.axes) == 1 for name, drawing in drawn.items() if name in ("reliability", "confidence", "frontier"))
+    assert [label.get_text() for label in drawn["accuracy"].axes[0].get_yticklabels()] == ["drugs"]
+
+
+def test_nothing_is_told_of_other_test_sets_where_there_are_none(made, alone):
+    section, html = alone
+    assert html.count("<img") == len(section.figures) == len(section.spec.figures) - 1
+    assert (section.plots / "ood.png").is_file(), "DVC wants the file"
+    assert len(made[0][0].figures) == len(section.spec.figures), "the control"
+
+
+def test_titles_of_figures_have_the_numbers_of_tables(made):
+    section = made[0][0]
+    tables = dict(zip(("models", "kinds", "score", "ece", "ood", "masks"), section.tables, strict=True))
+    for figure, name in TOLD.items():
+        title = fill(section.spec, section.spec.figures[figure].title, figure, **section.facts)
+        [number] = re.findall(r"[-+]?\d+\.\d+", title)
+        cells = [cell for line in tables[name].lines for cell in line.cells]
+        if figure == "ood":  # the mean over tasks of a column of the table
+            place, by_task = tables["ood"].header.index("graft - FT"), {}
+            for line in tables["ood"].lines:
+                if line.kind == "ours":
+                    by_task.setdefault(line.cells[0].partition(" ")[0], []).append(float(line.cells[place]))
+            assert float(number) == pytest.approx(fmean(map(fmean, by_task.values())), abs=0.06), "of rounded numbers"
+        else:
+            assert number in cells, title
 
 
 def test_the_result_comes_first_and_what_is_out_of_date_last(made):
@@ -74,12 +145,6 @@ def test_without_a_run_there_is_one_line(tmp_path, monkeypatch):
         read_sections()
 
 
-OTHER, NOT_RUN = (
-    "made under other settings or code than today's",
-    "as committed; its stages have not run in this folder",
-)
-
-
 @pytest.mark.parametrize(
     ("said", "states"),
     [
@@ -101,10 +166,7 @@ def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path, command,
     for name, tasks in (("one", ["movies", "products"]), ("two", ["tweets", "bbc"])):
         shutil.copytree(ROOT / "plots", tmp_path / name, ignore=shutil.ignore_patterns("reports", "*.png", "*.svg"))
         for file in (tmp_path / name).glob("*.csv"):
-            lines = file.read_text().splitlines()
-            place = lines[0].split(",").index("task") if "task" in lines[0].split(",") else None
-            kept = [line for line in lines[1:] if place is None or line.split(",")[place] in tasks]
-            file.write_text("\n".join([lines[0], *kept]) + "\n")
+            keep_tasks(file, file, tasks)
 
     def compare(*words: object) -> str:
         """What it says if it refuses; figures of pooled runs are those of any report, so they are not drawn."""

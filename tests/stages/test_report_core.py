@@ -185,6 +185,13 @@ def test_a_template_counts_one_thing_as_one():
     assert Template().format("{seeds:n seed}, {tasks:n task}", seeds=np.int64(1), tasks=1200) == "1 seed, 1,200 tasks"
 
 
+@pytest.mark.parametrize(("reduction", "told"), [
+    (60.62, "a reduction of 60.6 %"), (-42.0, "a rise of 42.0 %"), (-419.2, "5.2 times as much"),
+])  # fmt: skip
+def test_a_template_tells_no_negative_reduction(reduction, told):
+    assert Template().format("{mean:fall}", mean=reduction) == told
+
+
 VALUES = some.dictionaries(some.sampled_from("abcdefgh"), some.floats(-1, 1).map(lambda x: round(x, 3)), min_size=3)
 
 

@@ -139,14 +139,29 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(SETTINGS)
             rows = rows_of(frames, figure)
+            if figure.without and rows.empty:
+                yield name, _note(figure.without)
             for part, own in groups_of(spec, rows, [figure.split] if figure.split else []):
                 if len(own):
-                    plot = _Plot(spec, frames, figure, own)
+                    plot = _Plot(spec, frames, _of_one(figure, own), own)
                     drawn = KINDS[figure.kind](plot)
                     shown = {**facts, **{column: plot.text(value) for column, value in part.items()}}
                     title, caption = (fill(spec, text, key, **shown) for text in (figure.title, figure.caption))
                     _frame(drawn, title, f"{caption} {plot.marks()}")
                     yield "_".join([name, *map(str, part.values())]), drawn
+
+
+def _note(text: str) -> Drawing:
+    """A figure of words alone, as DVC asks for each file that its entry names."""
+    drawn = Drawing(figsize=(WIDTH, 0.6))
+    drawn.text(0.01, 0.5, text, va="center", color="#444444")
+    return drawn
+
+
+def _of_one(figure: Figure, rows: pd.DataFrame) -> Figure:
+    """The figure without the mean over its panels or rows where there is one, which would be drawn twice."""
+    axis = figure.y if figure.kind == "dots" else figure.panel
+    return figure.model_copy(update={"mean": ""}) if figure.mean and rows[axis].nunique() < 2 else figure
 
 
 def _frame(drawn: Drawing, title: str, caption: str) -> None:

@@ -154,7 +154,8 @@ class Figure(Rows):
     """A figure of one `kind` (plots.py): `value` by `x` or `y`, a colour for each `hue`, a panel for each value of `panel`.
 
     `mean`: label of a first, larger panel or row with the mean over all panels or rows, of lines where all panels have values,
-    unless they are `growing` in number (and then without whiskers).  `split`: a figure for each value.
+    unless they are `growing` in number (and then without whiskers).  `split`: a figure for each value.  `without`: what the file
+    says where there are no rows to draw, for a file that DVC wants in any case.
     """
 
     kind: Literal["dots", "lines", "paths", "scatter", "heatmap"]
@@ -177,6 +178,7 @@ class Figure(Rows):
     box: float = 0
     centre: float | None = None
     split: str = ""
+    without: str = ""
 
 
 class Spec(Section):

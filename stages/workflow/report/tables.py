@@ -140,7 +140,7 @@ def _lines(spec: Spec, table: Table, columns: Sequence[_Column], rows: pd.DataFr
             yield from _paper_line(table, [_published(cell, paper(line)) for cell, _, paper in found])
         if table.average and len(parts) > 1 and own[table.by[0]].nunique() > 1:
             yield from _average(table, columns, part, own[table.by[0]].unique(), f"{table.average} of these")
-    if table.average and parts:
+    if table.average and rows[table.by[0]].nunique() > 1:
         yield from _average(table, columns, {}, rows[table.by[0]].unique(), table.average)
 
 
