@@ -266,7 +266,7 @@ def describe(
         revision=about["revision"],
         fingerprint=Region(known).fingerprint(before),
         outside=outside,
-        head={name: [*part.shape] for name, part in stored.head.items()},
+        head={name: [*part.shape] for name, part in sorted(stored.head.items())},
         title=about["title"] or about["name"],
         labels=labels,
         prompt=about["prompt"],
