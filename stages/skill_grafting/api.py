@@ -192,6 +192,9 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
         raise DataError(
             f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
         )
+    wide = logits.double()
+    if bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < 1e-4).all()):
+        raise DataError("logits: these are probabilities, rows from 0 to 1 that sum to 1; give logits, or their logarithms")
     if bins < 1:
         raise ParamsError(f"bins: {bins} should be 1 or more")
     probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())

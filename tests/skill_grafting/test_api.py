@@ -354,6 +354,13 @@ REFUSED = {
     "too small": (lambda b, t_: sg.localize(b, t_, sparsity=1e-6), "sparsity: 1e-06 of 83 graftable parameters is less than one"),
     "a method": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="lerned"), r"^lerned: unknown localizer \(did you mean 'learned'"),
     "no loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned"), "loss: learned takes gradients; pass loss="),
+    "the loss itself": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="grown", loss=drift(t_)), "loss: grown takes gradients, and Tensor is none: a"),
+    "scores without dev": (
+        lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", loss=drift, eval_steps=1), "learned.eval_steps: changes nothing without dev=",
+    ),
+    "masks of two regions": (
+        lambda b, t_: sg.localize(b, t_, sparsity=0.5) | sg.localize(b, t_, sparsity=0.5, parameters="0.*"), "the masks are of two regions",
+    ),
     "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
     "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: changes nothing here: the loss itself determines whose gradient"),
     "a way to merge": (lambda b, t_: sg.merge(b, {}, "tied"), r"how: unknown way 'tied' \(did you mean 'ties'"),
@@ -395,6 +402,7 @@ REFUSED = {
             ((torch.zeros(0, 3), []), r"not \[0, 3\] and \[0\]"),
             ((torch.zeros(1, 3), [-100]), r"labels: should be within 0\.\.2"),
             ((torch.zeros(1, 3), [0], 0), "bins: 0 should be 1 or more"),
+            ((torch.full((2, 4), 0.25), [0, 1]), "logits: these are probabilities"),
         ))
     },
 }  # fmt: skip
@@ -402,6 +410,41 @@ REFUSED = {
 
 def drift(model: nn.Module) -> Tensor:
     return sum(weight.square().sum() for weight in model.parameters())
+
+
+def test_a_head_that_is_named_travels_whole_and_one_that_is_not_is_told(caplog):
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.cls_head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    base, tuned = Classifier(), Classifier()
+    mask = sg.localize(base, tuned, sparsity=0.5, heads="cls_head.*")
+    assert [*mask.region.shapes] == ["body.weight", "body.bias"] and not caplog.records
+    assert torch.equal(sg.graft(base, tuned, mask).cls_head.weight, tuned.cls_head.weight)
+    assert {*sg.Patch.of(base, tuned, mask).head} == {"cls_head.weight", "cls_head.bias"}
+    assert "cls_head.weight" in sg.localize(base, tuned, sparsity=0.5).region.shapes, "control"
+    assert "the last layer, cls_head, moved and is grafted like all others" in caplog.text
+
+
+def test_several_sizes_dev_functions_and_the_curve():
+    base, tuned, inputs, labels = small()
+    loss = lambda model: nn.functional.cross_entropy(model(inputs), labels)  # noqa: E731
+    accuracy = lambda model: float((model(inputs).argmax(1) == labels).double().mean())  # noqa: E731
+    masks = sg.localize(base, tuned, sparsity=[0.1, 0.5], parameters="all")
+    assert [*masks] == [0.1, 0.5] and all(mask == sg.localize(base, tuned, sparsity=size, parameters="all") for size, mask in masks.items())
+    table = sg.curve(base, tuned, masks, accuracy)
+    assert [*table.model] == ["pretrained", "finetuned", "grafted", "grafted", "whole_region"] and table.score.iloc[[1, 4]].tolist() == [1, 1]
+    assert sg.plot_curve(table).get_xscale() == "log"
+    options = {"sparsity": 0.3, "method": "learned", "loss": loss, "steps": 6, "eval_steps": 1, "parameters": "all"}
+    record = sg.localize(base, tuned, dev=accuracy, **options).record
+    scores = [entry["score"] for entry in record["history"] if "score" in entry]
+    assert record["method"] == "learned" and record["settings"]["steps"] == 6 and scores[record["step"] - 1] == max(scores)
+    rank = lambda given, k: torch.arange(k)  # noqa: E731
+    sg.register("first", rank)
+    first = sg.localize(base, tuned, sparsity=0.1, method="first", parameters="all")
+    assert first == sg.localize(base, tuned, sparsity=0.1, method=rank, parameters="all") and first.region_indices().tolist() == [*range(8)]
+    assert {"first", "learned"} <= {*sg.methods().index}
 
 
 def test_batches_that_are_used_up_are_no_evidence():
