@@ -282,7 +282,12 @@ def _objective(
     def score() -> Score:
         return Score(float(dev(model)))
 
-    return Objective(weights, batch_gradients, lambda: gradient(parts), squares, dev and score, module=model)
+    @torch.no_grad()
+    def whole_loss() -> float:
+        return sum(float(loss(model, *part)) for part in parts) / len(parts)
+
+    measures = {"scores": dev and score, "loss": whole_loss}
+    return Objective(weights, batch_gradients, lambda: gradient(parts), squares, **measures, module=model)
 
 
 def _differentiable(value: object) -> Tensor:

@@ -440,6 +440,7 @@ def test_several_sizes_dev_functions_and_the_curve():
     record = sg.localize(base, tuned, dev=accuracy, **options).record
     scores = [entry["score"] for entry in record["history"] if "score" in entry]
     assert record["method"] == "learned" and record["settings"]["steps"] == 6 and scores[record["step"] - 1] == max(scores)
+    assert record["loss"][0] == pytest.approx(record["history"][0]["whole_loss"]) and record["loss"][1] < record["loss"][0]
     rank = lambda given, k: torch.arange(k)  # noqa: E731
     sg.register("first", rank)
     first = sg.localize(base, tuned, sparsity=0.1, method="first", parameters="all")
