@@ -10,12 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what an editor sees
-    from .api import calibration_error, curve, fisher, load_mask, localize, methods, plot_curve
+    from .api import fisher, load_mask, localize
+    from .curves import curve, plot_curve
     from .errors import GraftError
     from .grafting.mask import GraftMask
     from .grafting.modules import graft, grafted
-    from .localizers.registry import register
+    from .localizers.registry import methods, register
     from .merging import merge
+    from .metrics.calibration import calibration_error
+    from .models.stored_pairs import read_pair
     from .patches.patch import Patch
     from .training.masked import masked_optimizer
 
@@ -37,18 +40,22 @@ __all__ = [
     "merge",
     "methods",
     "plot_curve",
+    "read_pair",
     "register",
 ]
 # imported on first access: putting a patch on a model needs only torch and transformers
 _PLACES = {
-    **dict.fromkeys(("calibration_error", "curve", "fisher", "load_mask", "localize", "methods", "plot_curve"), "api"),
+    **dict.fromkeys(("fisher", "load_mask", "localize"), "api"),
+    **dict.fromkeys(("curve", "plot_curve"), "curves"),
+    **dict.fromkeys(("methods", "register"), "localizers.registry"),
+    "calibration_error": "metrics.calibration",
+    "read_pair": "models.stored_pairs",
     **dict.fromkeys(("graft", "grafted"), "grafting.modules"),
     "GraftError": "errors",
     "GraftMask": "grafting.mask",
     "Patch": "patches.patch",
     "merge": "merging",
     "masked_optimizer": "training.masked",
-    "register": "localizers.registry",
 }
 
 

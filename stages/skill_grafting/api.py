@@ -5,7 +5,7 @@ Names of parameters are those of `named_parameters`, one name for tied ones.  Mi
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from .errors import DataError, ModelError, ParamsError
+from .errors import ModelError, ParamsError
 from .grafting.mask import GraftMask
 from .grafting.mask_indices import read_header, read_indices
-from .grafting.modules import Parameters, chosen, grafted
+from .grafting.modules import Parameters, chosen
 from .grafting.region import LazyTensors, Region, Tensors, named_weights
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient
-from .localizers.registry import Budget, Localizer, Rank, as_localizer, kind_of, known_names
-from .metrics.calibration import binned, softmax
-from .models.pairs import Pair
+from .localizers.registry import Budget, Localizer, Rank, as_localizer
+from .models.pairs import Pair, Side
 from .progress import watched
-from .sides import Side, pair_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from pandas import DataFrame
+    pass
 
 LOGGER = logging.getLogger("skill_grafting")
 
@@ -55,15 +51,15 @@ class Score(NamedTuple):
 
 @overload
 def localize(
-    base: Side | Pair, tuned: Side | None = None, *, sparsity: float | Budget, **options: Any
+    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
 ) -> GraftMask: ...
 @overload
 def localize(
-    base: Side | Pair, tuned: Side | None = None, *, sparsity: Sequence[Any], **options: Any
+    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
 ) -> dict[Any, GraftMask]: ...
 def localize(
-    base: Side | Pair,
-    tuned: Side | None = None,
+    base: Side,
+    tuned: nn.Module | Tensors | None = None,
     *,
     sparsity: "float | Budget | Sequence[float]",
     method: "str | Localizer | Rank" = "movement",
@@ -78,6 +74,7 @@ def localize(
 ) -> GraftMask | dict[Any, GraftMask]:
     """The mask of floor(sparsity * size) parameters by a method (see `methods`), or one of each size: {0.001: mask, ...}.
 
+    base, tuned: two modules, or the values of a region of each by name, or alone the pair of two checkpoints (see `read_pair`).
     The region is all that moved but heads, tables of embeddings, output embeddings and poolers.  `parameters` says otherwise:
     "all" that moved, groups such as "layers", glob patterns, or a function of the name; `heads` names heads beside the usual ones.
     Methods that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
@@ -87,7 +84,7 @@ def localize(
     `settings` are the method's own, such as steps=50.  Equal seeds give equal masks; `mask.record` says how one was found.
     A mask is smaller where a method has no more to select (bias), or ends earlier (threshold).
     """
-    pair = base if isinstance(base, Pair) else pair_of(base, tuned, heads)
+    pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
     own_loss = localizer.needs_model and not isinstance(loss, Objective)
     if own_loss:
@@ -113,53 +110,6 @@ def localize(
     return masks[0] if alone else dict(zip(sparsity, masks, strict=True))
 
 
-def curve(
-    base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[nn.Module], float]
-) -> "DataFrame":
-    """`score(model)` of the graft of each mask, of the graft of the whole region, and of both models.
-
-    Columns: model (pretrained, finetuned, grafted, whole_region), sparsity, selected, score.  What scores lower as a graft of the
-    whole region than fine-tuned lies outside of the region.  The models come back as they were.
-    """
-    import pandas as pd
-
-    if not masks:
-        raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
-    region = next(iter(masks.values())).region
-    rows = [("pretrained", 0.0, 0, score(base)), ("finetuned", None, None, score(tuned))]
-    grafts = [("grafted", mask.sparsity, mask) for mask in masks.values()] + [
-        ("whole_region", 1.0, GraftMask.full(region))
-    ]
-    for name, sparsity, mask in grafts:
-        with grafted(base, tuned, mask):
-            rows.append((name, sparsity, mask.selected, score(base)))
-    table = pd.DataFrame(rows, columns=["model", "sparsity", "selected", "score"])
-    return table.astype({"selected": "Int64", "score": float})
-
-
-def plot_curve(table: "DataFrame", axes: "Axes | None" = None) -> "Axes":
-    """A figure of `curve`'s table: scores of grafts by size, the other models as lines across."""
-    from .plotting import plot_scores  # imports matplotlib
-
-    return plot_scores(table, axes)
-
-
-def methods() -> "DataFrame":
-    """What masks can be found by: name, what it needs beside two models, settings with their defaults, when to take it."""
-    import pandas as pd
-
-    rows = [
-        {
-            "method": kind.name,
-            "needs": "loss" if kind.needs_model else "weights alone",
-            "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
-            "when": kind.__doc__.partition("\n")[0],
-        }
-        for kind in map(kind_of, known_names())
-    ]
-    return pd.DataFrame(rows).set_index("method")
-
-
 def fisher(
     model: nn.Module, loss_per_example: Loss, examples: Iterable[Any], parameters: Parameters = None
 ) -> dict[str, Tensor]:
@@ -181,24 +131,6 @@ def fisher(
             for loss in _differentiable(loss_per_example(model, example)).reshape(-1):
                 add_squared_gradient(loss, weights, totals)
     return totals
-
-
-def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
-    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,), which count classes from 0."""
-    logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
-    if logits.ndim != 2 or not logits.numel() or labels.shape != logits.shape[:1]:
-        raise DataError(f"logits should be (n, classes) and labels (n,), not {[*logits.shape]} and {[*labels.shape]}")
-    if not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
-        raise DataError(
-            f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
-        )
-    wide = logits.double()
-    if bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < 1e-4).all()):
-        raise DataError("logits: these are probabilities, rows from 0 to 1 that sum to 1; give logits, or their logarithms")
-    if bins < 1:
-        raise ParamsError(f"bins: {bins} should be 1 or more")
-    probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())
-    return binned(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), bins).ece
 
 
 def load_mask(path: str | Path) -> GraftMask:

@@ -377,7 +377,7 @@ REFUSED = {
     "merging another model": (lambda b, t_: sg.merge(b, {"a": (nn.Linear(2, 2), sg.localize(b, t_, sparsity=0.5))}), "need the same architecture"),
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
     "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
-    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, or folders of .*, not a Sequential and a OrderedDict"),
+    "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, both of one kind, not a Sequential and a OrderedDict"),
     "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
     "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "the two models have the same values: nothing moved"),
     "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be"),

@@ -1,7 +1,6 @@
 """One library behind three doors: the same patch, byte for byte, from Python, from the command and from the pipeline."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -56,12 +55,12 @@ def test_python_and_the_command_make_one_patch(make, region, tmp_path):
 
     def found(*sides: object) -> bytes:
         mask = sg.localize(*sides, sparsity=0.02, parameters=region)
-        patch = sg.Patch.of(*sides, mask, title="tuned", max_length=use.max_length)
+        patch = sg.Patch.of(*sides, mask=mask, title="tuned", max_length=use.max_length)
         patch.save_pretrained(tmp_path / "python")
         return (tmp_path / "python" / PATCH).read_bytes()
 
     wanted = (tmp_path / "command" / PATCH).read_bytes()
-    assert found(load(base), load(tuned)) == wanted == found(base, tuned)
+    assert found(load(base), load(tuned)) == wanted == found(sg.read_pair(base, tuned))
     assert found(load(base), moved(load(tuned))) != wanted, "control"
 
 

@@ -24,6 +24,7 @@ from ..errors import MaskError, ParamsError, did_you_mean, plain_problem
 from ..settings import Section
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch import Tensor
 
     from ..grafting.mask import GraftMask
@@ -166,3 +167,19 @@ def original(name: str, changes: Mapping[str, Any], place: str = "") -> str:
     if not VARIANT.fullmatch(name):
         raise ParamsError(f"{place}{name}: should be a name of a-z, 0-9 and _ that starts with a letter or a digit")
     return of
+
+
+def methods() -> "DataFrame":
+    """What masks can be found by: name, what it needs beside two models, settings with their defaults, when to take it."""
+    import pandas as pd
+
+    rows = [
+        {
+            "method": kind.name,
+            "needs": "loss" if kind.needs_model else "weights alone",
+            "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
+            "when": kind.__doc__.partition("\n")[0],
+        }
+        for kind in map(kind_of, known_names())
+    ]
+    return pd.DataFrame(rows).set_index("method")

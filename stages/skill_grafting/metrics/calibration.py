@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from ..errors import DataError, ParamsError
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -37,3 +40,25 @@ def binned(confidence: np.ndarray, right: np.ndarray, bins: int) -> Reliability:
     divisor = np.maximum(count, 1)
     means = (np.bincount(number, weights=values, minlength=bins) / divisor for values in (confidence, right))
     return Reliability(count, *means)
+
+
+def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
+    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,), which count classes from 0."""
+    import torch  # whose tensors are taken, too
+
+    logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
+    if logits.ndim != 2 or not logits.numel() or labels.shape != logits.shape[:1]:
+        raise DataError(f"logits should be (n, classes) and labels (n,), not {[*logits.shape]} and {[*labels.shape]}")
+    if not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise DataError(
+            f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
+        )
+    wide = logits.double()
+    if bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < 1e-4).all()):
+        raise DataError(
+            "logits: these are probabilities, rows from 0 to 1 that sum to 1; give logits, or their logarithms"
+        )
+    if bins < 1:
+        raise ParamsError(f"bins: {bins} should be 1 or more")
+    probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())
+    return binned(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), bins).ece

@@ -38,12 +38,24 @@ class Pair:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: nn.Module, tuned: nn.Module, heads: Parameters = None) -> "Pair":
-        """Both models; raises ModelError unless they differ in nothing but values, and heads in size."""
-        named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
-        known = named | heads_of(base)
-        before, after = states_of(base, tuned, known)
-        return cls(before, after, base, known, config_of(tuned))
+    def of(cls, base: "Side", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
+        """Two modules, or the values of a region of each; a pair is given back.
+
+        Raises ModelError unless they differ in nothing but values, and heads in size.
+        """
+        if isinstance(base, Pair):
+            return base
+        if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
+            named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
+            known = named | heads_of(base)
+            before, after = states_of(base, tuned, known)
+            return cls(before, after, base, known, config_of(tuned))
+        if isinstance(base, Mapping) and isinstance(tuned, Mapping):
+            return cls(base, tuned)
+        kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
+        raise ParamsError(
+            f"base and tuned should be torch modules, both of one kind, not {kinds}; read_pair takes folders"
+        )
 
     @property
     def origin(self) -> dict[str, str | None]:
@@ -217,3 +229,7 @@ def config_of(model: nn.Module) -> dict[str, Any]:
         if config is not None
         else {}
     )
+
+
+# what a caller may give as the base: a model, a region's values by name, or both sides at once
+Side = nn.Module | Tensors | Pair

@@ -81,7 +81,7 @@ def save_curve(
     """Draw the scores of the grafts of several sizes beside those of the other models, or the shares of the movement that they hold."""
     import pandas as pd
 
-    from ..plotting import plot_scores, save_figure
+    from ..curves import plot_curve, save_figure
 
     measured = {name: (row["score"], row["accuracy_se"], row["n"]) for name, row in scores.items()}
     measured = measured or {name: (share, 0.0, 0) for name, share in shares.items()}
@@ -91,7 +91,7 @@ def save_curve(
     what = f"n = {table.n.max():,} test rows, bars: 95 %" if scores else "no rows were given to score on"
     label = "accuracy (%)" if scores else "share of the squared movement (%)"
     save_figure(
-        plot_scores(table, label=label),
+        plot_curve(table, label=label),
         path,
         f"{request.task or Path(request.finetuned).name}, by {request.localizer} ({what})",
     )

@@ -25,8 +25,7 @@ from ..grafting.modules import Parameters
 from ..grafting.places import Places, swapped, unswapped, write
 from ..grafting.region import Region, Tensors, named_weights
 from ..io import replacing
-from ..models.pairs import Pair
-from ..sides import Side, pair_of
+from ..models.pairs import Pair, Side
 from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch, write_patch
 
 
@@ -45,8 +44,8 @@ class Patch(PatchContent, ModelHubMixin):
     @classmethod
     def of(
         cls,
-        base: Side | Pair,
-        tuned: Side | None = None,
+        base: Side,
+        tuned: nn.Module | None = None,
         mask: GraftMask | None = None,
         *,
         title: str = "",
@@ -56,7 +55,7 @@ class Patch(PatchContent, ModelHubMixin):
         heads: Parameters = None,
         **origin: str | None,
     ) -> "Patch":
-        """The patch of two models, or of two folders or hub ids of checkpoints.
+        """The patch of two models, or of the pair of two checkpoints (see `read_pair`).
 
         labels: in the order of the logits, by default those that the tuned model's config names; prompt: the `template` and
         `verbalizer` that a language model's labels are read by; `origin`: name, source (hub, local) and revision of the base, by
@@ -64,7 +63,7 @@ class Patch(PatchContent, ModelHubMixin):
         """
         if not isinstance(mask, GraftMask):
             raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
-        pair = base if isinstance(base, Pair) else pair_of(base, tuned, heads or mask.record.get("heads"))
+        pair = Pair.of(base, tuned, heads or mask.record.get("heads"))
         pair.require(mask)
         whole = [name for name in pair.whole if name not in mask.region.shapes]
         head = {name: pair.after[name].detach().cpu().clone() for name in whole}

@@ -1,8 +1,14 @@
-"""The figure of a curve: how well grafts of several sizes do."""
+"""Curves: how well grafts of several sizes do, as a table and a figure."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import nn
+
+from .errors import ParamsError
+from .grafting.mask import GraftMask
+from .grafting.modules import grafted
 from .io import replacing
 from .metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from .words import small_percent, words
@@ -14,7 +20,29 @@ if TYPE_CHECKING:
 ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 
-def plot_scores(table: "DataFrame", axes: "Axes | None" = None, label: str = "score") -> "Axes":
+def curve(
+    base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[nn.Module], float]
+) -> "DataFrame":
+    """`score(model)` of the graft of each mask, of the graft of the whole region, and of both models.
+
+    Columns: model (pretrained, finetuned, grafted, whole_region), sparsity, selected, score.  What scores lower as a graft of the
+    whole region than fine-tuned lies outside of the region.  The models come back as they were.
+    """
+    import pandas as pd
+
+    if not masks:
+        raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
+    region = next(iter(masks.values())).region
+    rows = [(PRETRAINED, 0.0, 0, score(base)), (FINETUNED, None, None, score(tuned))]
+    grafts = [(GRAFTED, mask.sparsity, mask) for mask in masks.values()] + [(WHOLE_REGION, 1.0, GraftMask.full(region))]
+    for name, sparsity, mask in grafts:
+        with grafted(base, tuned, mask):
+            rows.append((name, sparsity, mask.selected, score(base)))
+    table = pd.DataFrame(rows, columns=["model", "sparsity", "selected", "score"])
+    return table.astype({"selected": "Int64", "score": float})
+
+
+def plot_curve(table: "DataFrame", axes: "Axes | None" = None, label: str = "score") -> "Axes":
     """Scores of grafts by size, the other models as lines across; columns model, sparsity, score and perhaps se, a standard error.
 
     Bars are 95 % intervals (1.96 standard errors); the title tells the best graft.
