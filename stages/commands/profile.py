@@ -51,7 +51,7 @@ def main() -> None:
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""
     print(f"{paths.PARAMS} and those of the further pipelines now have the profile {arguments.name}{changed}")
     print(
-        "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout` brings them back"
+        "`git diff -- '*params.yaml'` shows what differs from the committed settings, `git checkout '*params.yaml'` brings these back"
     )
 
 
@@ -73,8 +73,8 @@ def _require_committed(overrides: Sequence[str]) -> None:
         if now != read_files(files, Path(scratch)):
             other = ", ".join(str(file) for name, file in files.items() if now[name] != committed[name])
             raise ParamsError(
-                f"{other}: not the committed settings, which a profile starts from; `git checkout '*params.yaml'` drops yours, "
-                "`git commit` keeps them in every profile"
+                f"{other}: not the committed settings, which a profile starts from; `git commit -am 'My settings'` keeps yours "
+                "in every profile, `git checkout '*params.yaml'` drops them"
             )
 
 

@@ -7,26 +7,29 @@ from skill_grafting.errors import ParamsError
 from skill_grafting.yaml12 import load_yaml, parse_yaml
 
 
-def change_settings(settings: Sequence[str], check: Callable[[], object], folder: Path = Path()) -> None:
+def change_settings(settings: Sequence[str], check: Callable[[], object], folder: Path = Path()) -> dict[Path, str]:
     """Set each [FILE:]KEY=VALUE, as `dvc exp run -S` takes it, and call `check`; a key that isn't there is added, so that it names it.
 
-    Raises ParamsError, with every file as it was, if DVC can't set one or the check raises one.
+    Gives the files that were changed as they were before, for `put_back`.  Raises ParamsError, with every file as it was, if DVC can't
+    set one or the check raises one.
     """
     before: dict[Path, str] = {}
     try:
         if not _set(settings, folder, before):
-            _restore(before)  # the files that were set, or what has just been removed from them can't be removed again
+            put_back(before)  # the files that were set, or what has just been removed from them can't be removed again
             wrong = next((one for one in settings if not _set([one], folder, before)), " -S ".join(settings))
             raise ParamsError(f"-S {wrong}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
         for file, text in before.items():
             _require_yaml(file, text)
         check()
     except ParamsError:
-        _restore(before)
+        put_back(before)
         raise
+    return before
 
 
-def _restore(before: dict[Path, str]) -> None:
+def put_back(before: dict[Path, str]) -> None:
+    """Write the files as they were."""
     for path, text in before.items():
         path.write_text(text, encoding="utf-8")
 

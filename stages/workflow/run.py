@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_grafting.command import guarded
 from skill_grafting.errors import ParamsError
-from stages.workflow.change import change_settings
+from stages.workflow.change import change_settings, put_back
 from stages.workflow.core import paths
 
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
@@ -106,22 +106,35 @@ def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
     with repository() as repo:  # settings change only under the lock: another run may still read them
         files = to_path_overrides(asked.settings)
         localizers = any("localizer." in one for one in asked.settings)
-        change_settings(asked.settings, lambda: check_settings(targets, files, localizers))
-        values, left_out = check_settings(targets)
-        print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
-        repro = with_readable_notes(repo, lambda: Repro(repo, targets))
+        before = change_settings(asked.settings, lambda: check_settings(targets, files, localizers))
         try:
-            if first := repro.begin():
-                _side_by_side(repro, first, values["runtime"], asked)
-            elif not repro.failed:
-                print(f"Nothing to run: {len(repro.steps)} stages are up to date.")
-        finally:
-            repro.write_locks()
+            values, left_out = check_settings(targets)
+            print(*left_out, sep="\n", end="\n" * bool(left_out), flush=True)
+            repro = with_readable_notes(repo, lambda: Repro(repo, targets))
+            try:
+                if first := repro.begin():
+                    _side_by_side(repro, first, values["runtime"], asked)
+                elif not repro.failed:
+                    print(f"Nothing to run: {len(repro.steps)} stages are up to date.")
+            finally:
+                repro.write_locks()
+        except BaseException:  # Ctrl-C, too
+            put_back(before)
+            raise
+        if repro.failed:
+            put_back(before)
+    _tell_failures(repro, before)
+    return int(bool(repro.failed))
+
+
+def _tell_failures(repro: "Repro", before: dict[Path, str]) -> None:
     for stage, why in repro.failed.items():
         print(f"\n{stage.addressing} failed:\n{why.strip()}", file=sys.stderr)
     if waiting := ", ".join(stage.addressing for stage, others in repro.waits_for.items() if others):
         print(f"\nnot started, since they depend on failed stages: {waiting}", file=sys.stderr)
-    return int(bool(repro.failed))
+    if repro.failed and before:
+        files = " and ".join(map(str, before))
+        print(f"\n{files}: as before this experiment; the same command goes on where it ended", file=sys.stderr)
 
 
 def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:

@@ -383,7 +383,10 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
     said_by_dvc("exp", "apply", "onecpu")
     assert "Data and pipelines are up to date" in said_by_dvc("status")
     write_graph(PAIR | {"broken": []}, 0.1)
-    assert here("-S", "runtime.device=auto", "--name", "failed")[0] == 1
+    before = Path("params.yaml").read_bytes()
+    code, _, error = here("-S", "runtime.device=auto", "--name", "failed")
+    assert code == 1 and Path("params.yaml").read_bytes() == before, "settings are put back"
+    assert "params.yaml: as before this experiment; the same command goes on where it ended" in error
     assert "failed" not in said_by_dvc("exp", "list")
 
 
