@@ -138,7 +138,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story, log):
         assert {path for path in own - check if not any(lies_in(path, place) for place in known)} == set(), name
     # the control: what is read by libraries, inside functions, and loaded by its name is seen
     model, movement = paths.PRETRAINED / "model.safetensors", paths.movement("movies", 13)
-    assert {str(model), str(movement)} <= seen["mask"]
+    assert {str(model), str(movement)} <= seen["evaluate"]
 
 
 def source_of(path: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import combinations, pairwise, product
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -339,20 +338,20 @@ def test_the_record_of_a_trajectory(after_main, mode):
 
 def test_regions_are_learned_from_what_the_checkpoint_says(after_main, monkeypatch):
     after_main("standard")
-    evidence_of, heads = trajectory.evidence_of, []
+    masks, heads, given = GraftCell.masks, [], []
 
     def gather(cell: GraftCell, *rest: Any) -> Any:
         live = cell.model.parameters()
         heads.extend(torch.equal(live[name], cell.finetuned[name]) for name in cell.head)
-        return evidence_of(cell, *rest)
+        given.append(rest[-1])
+        return masks(cell, *rest)
 
-    gathered = Mock(side_effect=gather)
-    monkeypatch.setattr(trajectory, "evidence_of", gathered)
+    monkeypatch.setattr(GraftCell, "masks", gather)
     few = TRAINING.model_copy(update={"max_steps": 4})
     trace("toy", SEED, params(finetune=few, trajectory=trajectory_settings(every=2, region_step=2)), runtime())
-    labels = [[row["label"] for row in call.args[2]] for call in gathered.call_args_list]
+    labels = [[row["label"] for row in rows] for rows in given]
     said = record_of("trajectory")[1].logits["toy:train"]["checkpoint_2"].argmax(1)
-    assert labels == 2 * [[TOY.labels[index] for index in said]]
+    assert labels == [[TOY.labels[index] for index in said]]
     assert labels[0] != [row["label"] for row in training_cell("standard").rows["train"]], "control: it errs on some"
     assert heads and all(heads), "under the head that the checkpoint had"
 
