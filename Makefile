@@ -15,7 +15,7 @@
 # make test                  the tests
 # make walkthroughs          README.md and docs/OWN.md as they are printed, with the real DVC
 # make test-all              both, and the slow tests: all pipelines from nothing, every kind of model
-# make bench                 what learning and fine-tuning cost beside bare loops, as JSON, a minute or two (DEVICE=cuda)
+# make bench                 what masks, merging, patches and fine-tuning cost beside their peers, as JSON, two minutes (DEVICE=cuda)
 # make lint                  ruff
 # make chaos                 kills a small run at random moments, which then ends in the same bytes (KILLS=30)
 # make clean                 remove every generated artefact, but not the cache
