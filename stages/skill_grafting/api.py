@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, ParamsError
+from .grafting.apply import is_plain
 from .grafting.mask import GraftMask
 from .grafting.mask_indices import read_header, read_indices
 from .grafting.modules import Parameters, chosen
 from .grafting.region import LazyTensors, Region, Tensors, named_weights
-from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient
+from .grafting.states import copied
+from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
 from .models.pairs import Pair, Side
 from .progress import watched
@@ -119,17 +121,20 @@ def fisher(
     whose squares are added: -log p(c) * sqrt(p(c)) of all classes c, the root detached, for the expectation over the model's own
     labels (TaLoS).  Name -> the shape of the parameter, of those chosen that require gradients; the mode is left as it is.
     """
-    known = named_weights(model)
-    weights = {name: known[name] for name in chosen([*known], parameters) if known[name].requires_grad}
-    if not weights:
-        raise ModelError("parameters: none of those chosen requires gradients")
-    # squares of narrow types would be rounded away beside their sum
-    wide_types = {name: torch.promote_types(weight.dtype, torch.float32) for name, weight in weights.items()}
-    totals = {name: torch.zeros_like(weight, dtype=wide_types[name]) for name, weight in weights.items()}
     with torch.inference_mode(False), torch.enable_grad():
+        if any(weight.is_inference() for weight in model.parameters()):
+            model = copied(model)  # such tensors take no gradient
+        known = named_weights(model)
+        weights = {name: known[name] for name in chosen([*known], parameters) if known[name].requires_grad}
+        if not weights:
+            raise ModelError("parameters: none of those chosen requires gradients")
+        totals, seen = {name: squares_of(weight) for name, weight in weights.items()}, False
         for example in examples:
+            seen = True
             for loss in _differentiable(loss_per_example(model, example)).reshape(-1):
                 add_squared_gradient(loss, weights, totals)
+    if not seen:
+        raise ParamsError("examples: there are none; an iterator can be used only once, so pass a list")
     return totals
 
 
@@ -178,8 +183,14 @@ def _objective(
         model = pair.live().eval()
     weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
     if narrow := [name for name, one in weights.items() if one.dtype not in (torch.float32, torch.float64)]:
-        hint = "pass base.float() and tuned.float(), or choose others by parameters="
-        raise ModelError(f"gradients are taken in float32, and {narrow[0]} is {weights[narrow[0]].dtype}: {hint}")
+        hint = "pass base.float() and tuned.float(), or " if weights[narrow[0]].is_floating_point() else ""
+        problem = f"gradients are taken in float32, and {narrow[0]} is {weights[narrow[0]].dtype}"
+        raise ModelError(f"{problem}: {hint}choose others by parameters=")
+    if strange := [name for name in weights if not (is_plain(pair.before[name]) and is_plain(pair.after[name]))]:
+        problem = (
+            f"a method that takes gradients blends the two models, and {strange[0]} has infinite values or no numbers"
+        )
+        raise ModelError(f"{problem}: choose others by parameters=")
     for weight in model.parameters():
         weight.requires_grad_(any(weight is one for one in weights.values()))
     seen: list[Tensor] = []

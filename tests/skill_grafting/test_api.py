@@ -2,18 +2,21 @@
 
 import copy
 import math
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import transformers as t
 from torch import Tensor, nn
 from torch.nn.utils import prune
+from torch.optim.swa_utils import AveragedModel
 
 import skill_grafting as sg
 from skill_grafting import merging
 from skill_grafting.errors import GraftError
-from skill_grafting.grafting.region import Region
+from skill_grafting.grafting.region import Region, unwrapped
 from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import NAMES
 from skill_grafting.merging import shifted, task_vector
@@ -345,7 +348,7 @@ REFUSED = {
         lambda b, t_: sg.localize(b, other_shape(), sparsity=0.1),
         r"the models need the same architecture .*: 2.weight is \[3, 8\] of torch.float64 in the base, \[4, 8\] of",
     ),
-    "another dtype": (lambda b, t_: sg.localize(b, copy.deepcopy(t_).float(), sparsity=0.1), "0.weight is .*float64 in the base, .*float32"),
+    "another dtype": (lambda b, t_: sg.localize(copy.deepcopy(b).float(), t_, sparsity=0.1), r"0.weight is .*float32 in the base, .*float64 in the tuned one; pass base.to\(torch.float64\), or tuned.to"),
     "half precision": (
         lambda b, t_: sg.localize(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16(), sparsity=0.1, method="grown", loss=len),
         r"gradients are taken in float32, and 0.weight is torch.bfloat16: pass base.float",
@@ -549,6 +552,253 @@ def test_a_model_that_is_turned_inside_stays_turned_and_pruned_layers_stay_prune
     assert {"body.weight_orig", "body.weight_mask"} <= state(tuned).keys() and tuned(torch.ones(1, 3)).shape == (3, 2)
 
 
+# --- Anything that is a module ------------------------------------------------------------------------------------
+
+
+class Any_(nn.Module):
+    """A body and whatever a test puts beside it."""
+
+    def __init__(self, **more: object) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.body(inputs)
+
+
+def two_of(make: Callable[[], nn.Module], move: bool = True) -> tuple[nn.Module, nn.Module]:
+    """The same module twice, the second one moved."""
+    made = []
+    for _ in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            made.append(make().eval())
+    with torch.no_grad():
+        for number, weight in enumerate(made[1].parameters() if move else ()):
+            weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number), dtype=weight.dtype)
+    return made[0], made[1]
+
+
+class Growing(nn.Module):
+    """A table of its own that grows with its inputs, as rotary positions have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.register_buffer("table", torch.arange(4.0)[:, None] / 8, persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs) > len(self.table):
+            self.table = torch.arange(float(len(inputs)))[:, None] / 8
+        return self.body(inputs + self.table[: len(inputs)])
+
+
+class Scaled(nn.Linear):
+    """A linear layer with a factor that only `get_extra_state` knows of."""
+
+    _factor = 1.0
+
+    def get_extra_state(self) -> dict:
+        return {"factor": self._factor}
+
+    def set_extra_state(self, state: dict) -> None:
+        self._factor = state["factor"]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * self._factor
+
+
+def computed(how: Callable[[nn.Module], object]) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+        how(model[0])
+        return model
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("change", ["nothing", "a longer input", "gradients", "extra state"])
+@pytest.mark.parametrize("make", [
+    Growing,
+    computed(nn.utils.weight_norm), computed(nn.utils.spectral_norm), computed(nn.utils.parametrizations.weight_norm),
+    computed(lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5)),
+    lambda: nn.Sequential(Scaled(8, 3)),
+], ids=["growing", "weight_norm", "spectral_norm", "parametrized", "pruned", "scaled"])  # fmt: skip
+def test_a_graft_of_everything_is_the_fine_tuned_model_and_both_grafts_are_one(make, change):
+    base, tuned = two_of(make)
+    inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    if change == "a longer input":
+        tuned(inputs.repeat(3, 1)), base(inputs.repeat(2, 1))
+    elif change == "gradients":
+        base(inputs).sum().backward()
+    elif change == "extra state" and isinstance(tuned[0] if isinstance(tuned, nn.Sequential) else None, Scaled):
+        tuned[0]._factor = 3.0
+    mask = sg.localize(base, tuned, sparsity=1.0)
+    part = sg.localize(base, tuned, sparsity=0.3)
+    with torch.no_grad():
+        wanted, before = tuned(inputs), base(inputs)
+        assert torch.equal(sg.graft(base, tuned, mask)(inputs), wanted) and not torch.equal(wanted, before)
+        grafts = {one: sg.graft(base, tuned, one)(inputs) for one in (mask, part)}
+        for one in grafts:
+            with sg.grafted(base, tuned, one):
+                assert torch.equal(base(inputs), grafts[one])
+            assert torch.equal(base(inputs), before)
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.b.weight.data = self.a.weight.data
+
+
+class Viewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(2, 2, bias=False)
+        self.register_buffer("view", self.a.weight.detach())
+
+
+class Halves(nn.Module):
+    """Two parameters in one storage that have no number in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        both = torch.randn(4, 2)
+        self.left, self.right = nn.Parameter(both[:, :1]), nn.Parameter(both[:, 1:])
+
+
+def adapted() -> nn.Module:
+    import peft
+
+    made = peft.get_peft_model(Any_(), peft.LoraConfig(r=2, target_modules=["body"], init_lora_weights=False))
+    return made.eval()
+
+
+def otherwise(act: Callable[[nn.Module], object], make: Callable[[], nn.Module] = Any_) -> Callable[[], tuple]:
+    """A pair of which the fine-tuned one is changed."""
+
+    def pair() -> tuple[nn.Module, nn.Module]:
+        base, tuned = two_of(make)
+        act(tuned)
+        return base, tuned
+
+    return pair
+
+
+UNLIKE = {
+    "merged adapters": (otherwise(lambda m: m.merge_adapter(), adapted), r"body: merged_adapters is \[\] in the base and \['default'\] in the tuned one; make them alike, or pass merge_and_unload"),
+    "disabled adapters": (otherwise(lambda m: m.base_model.disable_adapter_layers(), adapted), "body: disable_adapters is false in the base and true in the tuned one"),
+    "a live adapter": (lambda: (two_of(Any_)[0], adapted()), r"the tuned model has live adapters of peft and the other has none: pass tuned.merge_and_unload\(\)"),
+    "a setting": (otherwise(lambda m: setattr(m, "scale", 2.0), lambda: Any_(scale=1.0)), "scale is 1.0 in the base, 2.0 in the tuned one: what isn't in parameters or buffers can't be grafted"),
+    "another part": (otherwise(lambda m: setattr(m, "act", nn.GELU()), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, GELU in the tuned one"),
+    "a part less": (otherwise(lambda m: setattr(m, "act", None), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, missing in the tuned one"),
+    "shared memory": (lambda: two_of(Shared), "a.weight and b.weight share memory, so that they can't be grafted apart"),
+    "a view": (lambda: two_of(Viewed), "a.weight and view share memory|view and a.weight share memory"),
+    "no copies": (otherwise(lambda m: None, lambda: Any_(lock=threading.Lock())), "the Any_ can't be copied .*; grafted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_state_that_can_t_be_grafted_is_refused(what):
+    make, message = UNLIKE[what]
+    with pytest.raises(GraftError, match=message):
+        base, tuned = make()
+        sg.graft(base, tuned, sg.localize(base, tuned, sparsity=0.5))
+
+
+def test_what_changes_no_output_in_eval_mode_is_no_other_state():
+    base, tuned = two_of(lambda: Any_(drop=nn.Dropout(0.1), dropout=0.1, gradient_checkpointing=False, calls=0))
+    tuned.drop, tuned.dropout, tuned.gradient_checkpointing, tuned.calls = nn.Identity(), 0.3, True, 5
+    assert sg.graft(base, tuned, sg.localize(base, tuned, sparsity=0.5)).dropout == 0.1
+    base, tuned = two_of(Halves)
+    mask = sg.localize(base, tuned, sparsity=1.0)
+    with sg.grafted(base, tuned, mask):
+        assert same(state(base), state(tuned)), "halves of one storage are no shared memory"
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, AveragedModel, partial(torch.compile, backend="eager")], ids=["parallel", "averaged", "compiled"])
+def test_wrapped_models_are_taken(wrap):
+    base, tuned = two_of(Any_)
+    mask = sg.localize(base, tuned, sparsity=0.3)
+    for pair in ((wrap(base), tuned), (base, wrap(tuned)), (wrap(base), wrap(tuned))):
+        wanted = sg.graft(base, tuned, mask)
+        assert sg.localize(*pair, sparsity=0.3) == mask and same(state(sg.graft(*pair, mask)), state(wanted))
+        with sg.grafted(*pair, mask) as given:
+            assert given is pair[0] and same(state(unwrapped(given)), state(wanted))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stored", ["as such", "in float32"])
+def test_rounding_is_no_movement_whatever_the_type_that_it_is_stored_in(kind, stored):
+    base, tuned = two_of(lambda: nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)), move=False)
+    places = torch.tensor([3, 100, 700])
+    with torch.no_grad():
+        tuned[0].weight.view(-1)[places] += 0.5
+    tuned = tuned.to(kind) if stored == "as such" else tuned.to(kind).float()
+    mask = sg.localize(base, tuned, sparsity=3 / 1024)
+    assert {*mask.region.shapes} == {"0.weight"} and mask.indices["0.weight"].tolist() == places.tolist()
+    made = sg.graft(base, tuned, mask)[0].weight.view(-1)
+    assert torch.equal(made[places], tuned[0].weight.view(-1)[places].float()) and int((made != base[0].weight.view(-1)).sum()) == 3
+    wide = copy.deepcopy(base)
+    with torch.no_grad():
+        wide[0].weight.view(-1)[places] += 0.5
+        wide[1].weight += 1e-4 * torch.randn(32, 32)
+    assert {*sg.localize(base, wide, sparsity=0.1).region.shapes} == {"0.weight", "1.weight"}, "control: small movement counts"
+
+
+def test_models_made_or_used_in_inference_mode_are_as_others():
+    with torch.inference_mode():
+        inside = two_of(Any_)
+    outside = two_of(Any_)
+    inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    wanted = sg.fisher(outside[0], lambda m, i: m(inputs[i]).square().sum(), range(3))
+    for pair in (inside, outside):
+        for used_in in (False, True):
+            with torch.inference_mode(used_in):
+                mask = sg.localize(*pair, sparsity=0.3)
+                assert mask == sg.localize(*outside, sparsity=0.3)
+                before, graft = state(pair[0]), sg.graft(*pair, mask)
+                with sg.grafted(*pair, mask):
+                    assert same(state(pair[0]), state(graft))
+                assert same(state(pair[0]), before)
+                assert same(sg.fisher(pair[0], lambda m, i: m(inputs[i]).square().sum(), range(3)), wanted)
+
+
+def test_squares_of_complex_numbers_are_real_and_those_of_sparse_gradients_are_as_dense_ones():
+    base, _ = two_of(lambda: nn.ParameterDict({"filter": nn.Parameter(torch.randn(4, 5, dtype=torch.cfloat))}))
+    found = sg.fisher(base, lambda m, i: (m["filter"] * (i + 1j)).abs().sum(), [1, 2])["filter"]
+    torch.testing.assert_close(found, torch.full((4, 5), 2.0 + 5.0))
+    squares = []
+    for sparse in (False, True):
+        bag, _ = two_of(lambda sparse=sparse: nn.EmbeddingBag(10, 4, sparse=sparse, mode="sum"))
+        squares.append(sg.fisher(bag, lambda m, row: m(row[None]).square().sum(), torch.tensor([[1, 1, 3], [3, 4, 5]])))
+    assert same(*squares) and squares[0]["weight"].any()
+    with pytest.raises(GraftError, match="examples: there are none"):
+        sg.fisher(base, lambda m, i: m["filter"].abs().sum(), iter([]))
+
+
+def test_infinities_in_both_models_did_not_move():
+    def make(other: float = 0.0) -> nn.Module:
+        return Any_(allowed=nn.Parameter(torch.tensor([other, -math.inf, math.nan, 1.0]), requires_grad=False))
+
+    base, tuned = two_of(make)
+    tuned.allowed.data = torch.tensor([0.5, -math.inf, math.nan, 1.0])
+    for method in ("movement", "magnitude", "random", "bias"):
+        mask = sg.localize(base, tuned, sparsity=0.1, parameters="*", method=method)
+        assert torch.equal(sg.graft(base, tuned, mask).allowed[1:].nan_to_num(7.0), torch.tensor([-math.inf, 7.0, 1.0]).nan_to_num(7.0))
+    assert 0 in sg.localize(base, tuned, sparsity=0.25, parameters="allowed").indices["allowed"]
+    for method in ("learned", "grown"):
+        with pytest.raises(GraftError, match="blends the two models, and allowed has infinite values or no numbers"):
+            sg.localize(base, tuned, sparsity=0.1, parameters="*", method=method, loss=drift)
+    base.body.weight.data[0, 0] = math.nan
+    with pytest.raises(GraftError, match="body.weight of the base model has values that are infinite or no numbers"):
+        sg.localize(base, tuned, sparsity=0.1)
+
+
 def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
     class Headed(nn.Module):
         def __init__(self) -> None:
@@ -559,7 +809,7 @@ def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
     base, tuned = Headed(), Headed()
     assert [*sg.localize(base, tuned, sparsity=0.5, parameters="all").region.shapes] == ["head.weight"], "which is the embedding, too"
     wrapped = [nn.DataParallel(model) for model in (base, tuned)]
-    assert [*sg.localize(*wrapped, sparsity=0.5, parameters="all").region.shapes] == ["module.head.weight"]
+    assert [*sg.localize(*wrapped, sparsity=0.5, parameters="all").region.shapes] == ["head.weight"]
 
 
 def test_narrow_and_whole_numbers_are_compared_and_summed_exactly():

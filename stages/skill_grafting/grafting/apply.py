@@ -13,6 +13,9 @@ from torch import Tensor
 from .mask import GraftMask
 from .region import Tensors
 
+# types in which torch sets no single numbers, and those of the same bits in which it does
+AS_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The grafted region: new tensors, one for each name of the region; the inputs stay as they are."""
@@ -41,10 +44,28 @@ def take_at(tensor: Tensor, indices: Tensor) -> Tensor:
 def put_at(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
     """Set the values at flat indices in place, on the tensor's device and in its dtype, whatever its layout in memory."""
     at, values = indices.to(tensor.device), values.to(tensor)
+    if tensor.dtype in AS_BITS:
+        tensor, values = (one.view(AS_BITS[tensor.dtype]) for one in (tensor, values))
     if tensor.is_contiguous():
         tensor.view(-1)[at] = values
     else:  # a view would be of a copy
         tensor[torch.unravel_index(at, tensor.shape)] = values
+
+
+def is_same(first: Tensor, second: Tensor) -> Tensor:
+    """Where two tensors are equal, NaN and NaN included; bool."""
+    return (first == second) | (first.isnan() & second.isnan())
+
+
+def is_finite(values: Tensor) -> Tensor:
+    """Where values are finite numbers; bool."""
+    return torch.isfinite(values.float() if values.itemsize == 1 and values.is_floating_point() else values)
+
+
+def is_plain(values: Tensor) -> bool:
+    """True if all values are finite numbers; false, too, for some whose sum is more than their type holds."""
+    values = values.float() if values.is_floating_point() and values.itemsize == 1 else values
+    return bool(torch.isfinite(values.sum()))  # read faster than each
 
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:

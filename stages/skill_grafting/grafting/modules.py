@@ -5,26 +5,25 @@ they are in the region.  So do buffers that differ, such as the running statisti
 the mask are the base's.
 """
 
-import copy
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ..errors import ModelError, ParamsError
 from .apply import take_at
 from .mask import GraftMask
 from .places import Places, swapped, write
-from .region import Tensors, named_weights
+from .region import Tensors, named_weights, unwrapped
+from .states import copied, extra_states, heads_of, put_extra_states, require_separate, states_of
 
-# what DataParallel, torch.compile and peft put before the names
-WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
-HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 # glob patterns such as `encoder.*.weight`, or a predicate of the name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
+# a parameter or buffer by its name, flat indices in it (None: all of it), and values for these
+Changes = list[tuple[str, Tensor | None, Tensor]]
 
 
 def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
@@ -51,36 +50,56 @@ def chosen(names: Sequence[str], parameters: Parameters, setting: str = "paramet
 def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
     """A new module: fine-tuned values inside the mask, pretrained ones outside (equation 1), bit for bit.
 
-    Heads (HEADS) and buffers that differ, such as the running statistics of BatchNorm, are those of `tuned`, whole.
+    Heads (HEADS), buffers that differ, such as the running statistics of BatchNorm, and extra states are those of `tuned`, whole.
     """
-    model = copy.deepcopy(base)
-    write(places_of(model, tuned, mask))
+    changes = changes_of(base, tuned, mask)
+    model = copied(base)
+    write(places_in(model, changes))
+    put_extra_states(model, extra_states(tuned))
     return model
 
 
 @contextmanager
 def grafted(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Iterator[nn.Module]:
-    """The base itself as the graft of a mask inside `with`; afterwards what was swapped and buffers are as before (see `swapped`)."""
-    with swapped(base, places_of(base, tuned, mask)):
-        yield base
+    """The base itself as `graft` makes it inside `with`; afterwards what was swapped and buffers are as before (see `swapped`)."""
+    places, extra = places_in(base, changes_of(base, tuned, mask)), extra_states(base)
+    with swapped(unwrapped(base), places):
+        try:
+            put_extra_states(base, extra_states(tuned))
+            yield base
+        finally:
+            put_extra_states(base, extra)
 
 
-def places_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Places:
+def changes_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Changes:
     """What makes the base the graft of a mask; raises ModelError if the mask is of other models."""
     before, after = fitting(base, tuned, mask)
-    buffers = {name for name, _ in base.named_buffers()}
-    heads = heads_of(base) | {*mask.record.get("heads", ())}
-    whole = [name for name in before if name in buffers or (name in heads and name not in mask.region.shapes)]
-    places: Places = [(before[name], at, take_at(after[name], at)) for name, at in mask.indices.items()]
-    return places + [(before[name], None, after[name].detach().clone()) for name in whole]
+    heads = (heads_of(base) | named_heads(mask)) - mask.region.shapes.keys()
+    buffers = before.keys() - named_weights(base).keys()
+    whole = [
+        name for name in before if name in heads or (name in buffers and not torch.equal(before[name], after[name]))
+    ]
+    changes: Changes = [(name, at, take_at(after[name], at)) for name, at in mask.indices.items() if len(at)]
+    require_separate(before, [*whole, *(name for name, _, _ in changes)])
+    return changes + [(name, None, after[name].detach().clone()) for name in whole]
 
 
-def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> list[dict[str, Tensor]]:
-    """Parameters and buffers of both; raises ModelError if they or the mask are of several architectures."""
-    heads = {*mask.record.get("heads", ())} if isinstance(mask, GraftMask) else set()
-    before, after = states_of(base, tuned, heads)
+def places_in(model: nn.Module, changes: Changes) -> Places:
+    """The places of changes in a model."""
+    tensors = {**named_weights(model), **dict(unwrapped(model).named_buffers())}
+    return [(tensors[name], at, values) for name, at, values in changes]
+
+
+def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> tuple[dict[str, Tensor], Tensors]:
+    """Parameters and buffers of both (see `states_of`); raises ModelError if they or the mask are of several architectures."""
+    before, after = states_of(base, tuned, named_heads(mask) if isinstance(mask, GraftMask) else ())
     require_mask(mask, before)
-    return [before, after]
+    return before, after
+
+
+def named_heads(mask: GraftMask) -> set[str]:
+    """The parameters that were named as heads when the mask was found."""
+    return {*mask.record.get("heads", ())}
 
 
 def require_mask(mask: GraftMask, weights: Tensors) -> None:
@@ -90,41 +109,3 @@ def require_mask(mask: GraftMask, weights: Tensors) -> None:
     for name, shape in mask.region.shapes.items():
         if name not in weights or weights[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
-
-
-def is_head(name: str) -> bool:
-    """True for a parameter of a head, by its name."""
-    while wrapper := next(filter(name.startswith, WRAPPERS), ""):
-        name = name.removeprefix(wrapper)
-    return name.partition(".")[0] in HEADS
-
-
-def heads_of(model: nn.Module) -> set[str]:
-    """Parameters of heads alone: a weight that a head shares with another part is none."""
-    shared = {weight for name, weight in model.named_parameters(remove_duplicate=False) if not is_head(name)}
-    return {name for name, weight in named_weights(model).items() if weight not in shared}
-
-
-def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> list[dict[str, Tensor]]:
-    """Parameters and buffers of both, those of `tuned` on the device of the base; ModelError unless names, shapes and dtypes match.
-
-    Heads and those in `whole` may have other shapes, such as a head of 1,000 classes that became one of 10.
-    """
-    for model in (base, tuned):
-        if not isinstance(model, nn.Module):
-            raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
-        if empty := [name for name, weight in model.named_parameters() if weight.is_meta or is_lazy(weight)]:
-            raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
-    sides = [{**named_weights(model), **dict(model.named_buffers())} for model in (base, tuned)]
-    whole = heads_of(base) | {*whole}
-    kinds = [
-        {name: f"{'' if name in whole else [*values.shape]} of {values.dtype}" for name, values in side.items()}
-        for side in sides
-    ]
-    for name in {**sides[0], **sides[1]}:
-        first, second = (kind.get(name, "missing") for kind in kinds)
-        if first != second:
-            raise ModelError(
-                f"the models need the same architecture and dtype: {name} is {first} in the base, {second} in the tuned one"
-            )
-    return [sides[0], {name: values.to(sides[0][name].device) for name, values in sides[1].items()}]

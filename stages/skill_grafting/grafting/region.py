@@ -69,11 +69,26 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
+def unwrapped(model: Module) -> Module:
+    """The module itself inside torch.compile, DataParallel, DistributedDataParallel and AveragedModel."""
+    from torch import nn
+    from torch.optim.swa_utils import AveragedModel
+
+    while True:
+        if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | AveragedModel):
+            model = model.module
+        else:
+            return model
+
+
 def named_weights(model: Module) -> dict[str, Parameter]:
     """Every parameter of a model by the name that `save_pretrained` writes it under: where two parts share one, that in the backbone.
 
     torch takes the first part's name, and XLM-RoBERTa has its vocabulary head before the embeddings.
     """
+    model = unwrapped(model)
     inside = f"{getattr(model, 'base_model_prefix', '')}."
     names: dict[Parameter, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):

@@ -100,10 +100,18 @@ def _no_model(*_: object) -> NoReturn:
 NO_OBJECTIVE = Objective({}, _no_model, _no_model, _no_model)
 
 
+def squares_of(weight: Tensor) -> Tensor:
+    """Zeros for a parameter's squared gradients: real, and not of a type so narrow that they would be rounded away beside their sum."""
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    return torch.zeros_like(weight, dtype=kind.to_real())
+
+
 def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:
-    """Add the square of each parameter's gradient of a scalar to its total, in place; the graph is kept."""
+    """Add |gradient|^2 of each parameter for a scalar to its total, in place; the graph is kept."""
     options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
     gradients = torch.autograd.grad(loss, [*weights.values()], **options)
     for name, gradient in zip(weights, gradients, strict=True):
-        gradient = gradient.to(totals[name].dtype)
-        totals[name].addcmul_(gradient, gradient)
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        for part in torch.view_as_real(gradient).unbind(-1) if gradient.is_complex() else [gradient]:
+            part = part.to(totals[name].dtype)
+            totals[name].addcmul_(part, part)

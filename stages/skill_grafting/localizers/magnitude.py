@@ -1,10 +1,13 @@
 """Magnitude: rank parameters by their pretrained magnitude, a baseline that never sees the task."""
 
+import math
+
 from torch import Tensor
 
 from ..grafting.region import Elementwise
 from ..grafting.select import ranking
 from .evidence import LocalizerInput
+from .movement import exact
 from .registry import Localizer
 
 
@@ -14,7 +17,13 @@ class Magnitude(Localizer):
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k largest |theta_pre|."""
         region = evidence.region
-        return ranking(region, Elementwise(region.shapes, Tensor.abs, evidence.pretrained), k)
+        return ranking(region, Elementwise(region.shapes, size, evidence.pretrained), k)
+
+
+def size(values: Tensor) -> Tensor:
+    """|theta|, of NaN 0."""
+    sizes = exact(values).abs()
+    return sizes if math.isfinite(sizes.sum()) else sizes.nan_to_num(0.0, math.inf)
 
 
 LOCALIZER = Magnitude

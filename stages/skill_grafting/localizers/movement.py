@@ -1,9 +1,11 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
+import math
+
 import torch
 from torch import Tensor
 
-from ..grafting.apply import values_at
+from ..grafting.apply import is_same, values_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Elementwise, Region, Tensors
 from ..grafting.select import ranking, top_k
@@ -18,13 +20,17 @@ def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors
 
 def distance(before: Tensor, after: Tensor) -> Tensor:
     """|after - before|, a tensor of its own."""
-    moved = _exact(after.to(before.device)) - _exact(before)
-    return moved.abs() if moved.is_complex() else moved.abs_()
+    after = after.to(before.device)
+    moved = exact(after) - exact(before)
+    moved = moved.abs() if moved.is_complex() else moved.abs_()
+    if not math.isfinite(moved.sum()):  # what is infinite or NaN in both didn't move
+        moved.masked_fill_(is_same(before, after), 0)
+    return moved
 
 
-def _exact(values: Tensor) -> Tensor:
+def exact(values: Tensor) -> Tensor:
     """As a type in which differences aren't rounded to the last digits of a narrower one, and whole numbers don't wrap around."""
-    if values.dtype in (torch.bfloat16, torch.float16):
+    if values.is_floating_point() and values.itemsize < 4:
         return values.float()
     return values if values.is_floating_point() or values.is_complex() else values.double()
 

@@ -1,6 +1,5 @@
 """Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,12 @@ import torch
 from torch import nn
 
 from ..errors import ModelError, ParamsError
+from ..grafting.apply import is_finite, is_plain, is_same
 from ..grafting.mask import GraftMask
-from ..grafting.modules import Parameters, chosen, heads_of, states_of
+from ..grafting.modules import Parameters, chosen
 from ..grafting.places import write
-from ..grafting.region import PART, Region, Tensors, named_weights
+from ..grafting.region import PART, Region, Tensors, named_weights, unwrapped
+from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -28,7 +29,8 @@ class Pair:
 
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
-    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `config`: settings of the tuned model.
+    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `config`: settings of the tuned model;
+    `rounded`: the base's values as movement starts from them, if they are others; `extra`: the extra states of the tuned model's parts.
     """
 
     before: Tensors
@@ -36,6 +38,8 @@ class Pair:
     model: nn.Module | None = None
     heads: frozenset[str] = frozenset()
     config: Mapping[str, Any] = field(default_factory=dict)
+    rounded: Tensors | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, base: "Side", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
@@ -49,7 +53,8 @@ class Pair:
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
             before, after = states_of(base, tuned, known)
-            return cls(before, after, base, known, config_of(tuned))
+            rounded, extra = comparable(base, tuned, before), extra_states(tuned)
+            return cls(before, after, unwrapped(base), known, config_of(unwrapped(tuned)), rounded, extra)
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             return cls(base, tuned)
         kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
@@ -98,15 +103,16 @@ class Pair:
 
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
-        model, after = copy.deepcopy(self.model), self.after
+        model, after = copied(self.model), self.after
         known = {**named_weights(model), **dict(model.named_buffers())}
         write([(known[name], None, after[name].detach()) for name in self.whole])
+        put_extra_states(model, self.extra)
         return model
 
     @property
     def compared(self) -> Tensors:
         """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
-        return self.before
+        return self.before if self.rounded is None else self.rounded
 
     @cached_property
     def weights(self) -> list[str]:
@@ -119,21 +125,22 @@ class Pair:
 
         Raises ModelError for values that are infinite or no numbers where something moved.
         """
-        before, moved, strange = self.compared, [], []
+        before, moved = self.compared, []
         for name in self.after:
-            after = self.after[name]
-            if (
-                name in before
-                and (start := before[name]).shape == after.shape
-                and torch.equal(start, after.to(start.device))
-            ):
+            after, start = self.after[name], before.get(name)
+            if start is not None:
+                after, start = after.to(start.device), start if start.shape == after.shape else None
+            if start is not None and torch.equal(start, after):
                 continue
+            sides = {"tuned": after} | ({} if start is None else {"base": start})
+            if not all(map(is_plain, sides.values())):
+                different = torch.ones_like(after, dtype=torch.bool) if start is None else ~is_same(start, after)
+                for title, side in sides.items():
+                    if bool((different & ~is_finite(side)).any()):
+                        raise ModelError(f"{name} of the {title} model has values that are infinite or no numbers")
+                if not bool(different.any()):
+                    continue
             moved.append(name)
-            # a finite sum is of finite numbers, and read faster
-            if not bool(after.sum().isfinite() or after.isfinite().all()):
-                strange.append(name)
-        if strange:
-            raise ModelError(f"{strange[0]} of the tuned model has values that are infinite or no numbers")
         return frozenset(moved)
 
     def squared_movement(self) -> dict[str, float]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
-from ..grafting.modules import Parameters, chosen, heads_of
+from ..grafting.modules import Parameters, chosen
 from ..grafting.places import write
 from ..grafting.region import LazyTensors, Tensors, named_weights
+from ..grafting.states import heads_of
 from .anatomy import CLASSES, HEAD, ModelSpec, shapes_of
 from .checkpoints import Checkpoint, Named, fitted, labels_of, lacking, listed, mode_of, skeleton, unread, untied
 from .folders import has_tokenizer

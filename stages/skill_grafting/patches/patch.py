@@ -5,7 +5,6 @@ patch.save_pretrained("movies")
 model = sg.Patch.from_pretrained("movies").apply(base)
 """
 
-import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,14 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..errors import MaskError, ParamsError
+from ..errors import MaskError, ModelError, ParamsError
 from ..grafting.apply import take_at
 from ..grafting.mask import FLOATS, GraftMask
 from ..grafting.mask_file import StoredMask
 from ..grafting.modules import Parameters
 from ..grafting.places import Places, swapped, unswapped, write
 from ..grafting.region import Region, Tensors, named_weights
+from ..grafting.states import copied
 from ..io import replacing
 from ..models.pairs import Pair, Side
 from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch, write_patch
@@ -65,6 +65,8 @@ class Patch(PatchContent, ModelHubMixin):
             raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
         pair = Pair.of(base, tuned, heads or mask.record.get("heads"))
         pair.require(mask)
+        if pair.extra:
+            raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
         whole = [name for name in pair.whole if name not in mask.region.shapes]
         head = {name: pair.after[name].detach().cpu().clone() for name in whole}
         values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
@@ -87,7 +89,7 @@ class Patch(PatchContent, ModelHubMixin):
         `dtype`: of the result, by default as the base is.  Raises MaskError unless the base is what the patch was made from.
         """
         live = isinstance(base, nn.Module)
-        model = copy.deepcopy(base) if live else self.load(base, revision)
+        model = copied(base) if live else self.load(base, revision)
         write(self._fitted(model, f"this {type(base).__name__}" if live else f"the model in {base}"))
         _put_config(model, self.use.options)
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
