@@ -18,12 +18,14 @@ class Batch:
     """Tensors of one batch: inputs for the model, labels (B,), positions (B,) where a prompt is read, and their rows (B,).
 
     Of completions the labels are their tokens, one after the other, (T,), and so are positions and rows.
+    `pad_id` is the token that fills shorter texts up.
     """
 
     inputs: dict[str, Tensor]
     labels: Tensor
     positions: Tensor
     rows: Tensor
+    pad_id: int
 
 
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device, left: bool = False) -> Batch:
@@ -51,7 +53,7 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device, left
     if device.type == "cuda":
         whole = whole.pin_memory()
     padded, numbers = whole.to(device, non_blocking=True).split([inputs.size, 3 * len(read)])
-    return Batch(dict(zip(names, padded.view(inputs.shape), strict=True)), *numbers.view(3, -1))
+    return Batch(dict(zip(names, padded.view(inputs.shape), strict=True)), *numbers.view(3, -1), pad_id)
 
 
 def by_length(examples: Sequence[Example], batch_tokens: int) -> list[list[int]]:

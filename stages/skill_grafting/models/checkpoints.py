@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 FLOATS = ("F32", "BF16", "F16")
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-MOST_NAMED = 3
+MOST_NAMED, MOST_LABELS = 3, 1_000_000
+# problem_type of a classifier whose logits are of one label, as without any, and of one whose labels are each true or not
+ONE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 # settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
 # tensors show, where a text begins and ends, and what training alone looks at
 HARMLESS = re.compile(
@@ -204,9 +206,12 @@ def mode_of(checkpoint: Checkpoint) -> str | None:
 
 def labels_of(checkpoint: Checkpoint) -> list[str]:
     """The names of the labels that a classifier's config has, in the order of its logits; LABEL_0 and so on if it has none."""
-    names = checkpoint.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    number = checkpoint.config.get("num_labels", 2)
+    if type(number) is not int or not 0 <= number <= MOST_LABELS:
+        raise ModelError(f"{checkpoint.title}: its num_labels should be a number of labels, not {number!r}")
+    names = checkpoint.config.get("id2label") or {str(place): f"LABEL_{place}" for place in range(number)}
     try:
-        labels = [str(names[str(number)]) for number in range(len(names))]
+        labels = [str(names[str(place)]) for place in range(len(names))]
     except (KeyError, TypeError, AttributeError):
         raise ModelError(f"{checkpoint.title}: its id2label should name the labels 0, 1, ..., not {names}") from None
     if len({*labels}) < len(labels):

@@ -20,7 +20,7 @@ from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import ModelSpec, read_anatomy
 from .loading import load_model, load_tokenizer, read_tensors
-from .probing import most_tokens
+from .probing import most_tokens, padding_of
 from .visibility import Reader
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class LabelModel:
             except ModelError as problem:
                 raise ModelError(f"task {task.name}: {problem}") from None
         model = load_model(folder, settings.mode, task.labels, dropout)
+        if padding_of(model) is None and (settings.mode != "standard" or model.missing_tensors):
+            # a new head may learn where its texts end; one that is trained reads them where it learned to
+            model.config.pad_token_id = model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
         return cls(model, tokenizer, task, settings.mode, settings.max_length, runtime)
 
     def parameters(self) -> dict[str, Tensor]:

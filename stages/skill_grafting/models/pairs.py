@@ -230,12 +230,11 @@ def _wide(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
 
 def config_of(model: nn.Module) -> dict[str, Any]:
     """Settings of a model of transformers that say how its logits are read."""
-    config = getattr(model, "config", None)
-    return (
-        {name: getattr(config, name, None) for name in ("pad_token_id", "problem_type", "id2label")}
-        if config is not None
-        else {}
-    )
+    if (config := getattr(model, "config", None)) is None:
+        return {}
+    padding = getattr(config.get_text_config() if hasattr(config, "get_text_config") else config, "pad_token_id", None)
+    known = {name: getattr(config, name, None) for name in ("problem_type", "id2label")}
+    return {"pad_token_id": padding if padding is None or padding >= 0 else None, **known}
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once

@@ -1,6 +1,8 @@
 """A short text run through a model, to see which of its modules run, in which order, and which one gives the hidden states."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -69,6 +71,26 @@ def probe(model: "PreTrainedModel") -> dict[str, Tensor]:
         return {"pixel_values": torch.zeros(shape, device=model.device, dtype=model.dtype)}
     words = {"input_ids": some_words(model)[None]}
     return words | ({"decoder_input_ids": words["input_ids"]} if model.config.is_encoder_decoder else {})
+
+
+def padding_of(model: "PreTrainedModel") -> int | None:
+    """The token that a model's config has for padding, by which a causal classifier finds the end of a text: None, the last token."""
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return padding if padding is not None and 0 <= padding < vocabulary_size(model) else None
+
+
+@contextmanager
+def padded_with(model: "PreTrainedModel", padding: int) -> Iterator[None]:
+    """The model with this padding token in its config if it has none of its own."""
+    configs = [model.config, model.config.get_text_config()] if padding_of(model) is None else []
+    before = [getattr(config, "pad_token_id", None) for config in configs]
+    for config in configs:
+        config.pad_token_id = padding
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.pad_token_id = value
 
 
 def vocabulary_size(model: "PreTrainedModel") -> int:

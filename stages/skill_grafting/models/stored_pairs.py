@@ -12,10 +12,10 @@ from ..grafting.region import LazyTensors, Tensors, named_weights
 from ..grafting.states import heads_of
 from .anatomy import CLASSES, HEAD, ModelSpec, shapes_of
 from .checkpoints import Checkpoint, Named, fitted, labels_of, lacking, listed, mode_of, skeleton, unread, untied
-from .folders import has_tokenizer
-from .loading import load_model, load_tokenizer
+from .loading import load_model
 from .pairs import Pair, config_of
 from .structure import groups_in, new_head
+from .tokenizing import other_reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -107,6 +107,8 @@ def read_pair(
     if kind == "standard" and labels < 2:
         reason = f"its head has {labels} output, a number and no label, and a graft is for labels"
         problems.append(f"{after.title}: {reason}")
+    if kind == "standard" and (differs := other_reading(before.folder, after.folder)):
+        problems.append(f"{after.title}: {differs}")
     if problems:
         raise ModelError("; ".join(problems))
     other = Named.of(after, [*shapes_of(other_model), *_buffers(other_model)], other_model.base_model_prefix)
@@ -115,21 +117,13 @@ def read_pair(
         LazyTensors(other.stored, other.read),
         model,
         frozenset(head),
-        config_of(other_model) | _padding(kind, after, before, other_model),
+        config_of(other_model),
         base=named,
         tuned=other,
         tuned_model=other_model,
         spec=spec,
         unread=unread(other, other_model),
     )
-
-
-def _padding(kind: str, after: Checkpoint, before: Checkpoint, model: "PreTrainedModel") -> dict[str, int]:
-    """What a classifier pads with that says nothing about it: as its tokenizer, or the base's, does."""
-    folder = next((side.folder for side in (after, before) if has_tokenizer(side.folder)), None)
-    if kind != "standard" or folder is None or getattr(model.config, "pad_token_id", None) is not None:
-        return {}
-    return {"pad_token_id": load_tokenizer(folder).pad_token_id}
 
 
 def _outside(model: "PreTrainedModel") -> set[str]:

@@ -16,7 +16,7 @@ from ..data.batching import Batch, collate
 from ..data.encoding import Example
 from ..errors import ModelError, one_line
 from .anatomy import CLASSES
-from .probing import TOKENS, run_of, some_words, without_cache
+from .probing import TOKENS, padded_with, padding_of, run_of, some_words, without_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -75,7 +75,6 @@ class Reader:
         self._selector = PositionSelector()
         self._options = without_cache(model)
         self._takes = inspect.signature(model.forward).parameters
-        model.config.pad_token_id = pad_id
         if mode != "standard" and (backbone := run_of(model).backbone):
             model.get_submodule(backbone).register_forward_hook(self._selector)
         known = _KNOWN.setdefault(model, {})
@@ -85,7 +84,7 @@ class Reader:
 
     def batch(self, examples: list[Example]) -> Batch:
         """Pad examples into one batch on the model's device, without segments for a model that has no use for them."""
-        batch = collate(examples, self.pad_id, self.model.device, self.left)
+        batch = collate(examples, self._filler(examples), self.model.device, self.left)
         inputs = {name: values for name, values in batch.inputs.items() if name in self._takes}
         return replace(batch, inputs=inputs)
 
@@ -98,10 +97,17 @@ class Reader:
                 return self._run(batch)
         return self._run(batch).index_select(1, words)
 
+    def _filler(self, examples: list[Example]) -> int:
+        """What texts are filled up with: the model's own padding, or, where it has none, a token that none of them ends with."""
+        own, last = padding_of(self.model), {example.input_ids[-1] for example in examples}
+        free = (token for token in (self.pad_id, *range(len(last) + 1)) if token not in last)
+        return next(free) if own is None else own
+
     def _run(self, batch: Batch) -> Tensor:
         self._selector.batch = batch
         try:
-            logits = self.model(**batch.inputs, **self._options).logits
+            with padded_with(self.model, batch.pad_id):
+                logits = self.model(**batch.inputs, **self._options).logits
         finally:
             self._selector.batch = None  # the same model may be read by another task next
         return logits if self.mode == "standard" else logits[:, 0]
@@ -157,13 +163,10 @@ class Reader:
 def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
     """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
     require_causal(name, model, mode)
-    before = getattr(model.config, "pad_token_id", None)
     try:
         Reader(model, mode, pad_id)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
-    finally:
-        model.config.pad_token_id = before
 
 
 def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:

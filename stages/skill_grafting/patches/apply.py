@@ -42,6 +42,8 @@ def apply(patch: Path, base: str, to: Path) -> str:
         kind = next((values.dtype for values in tensors.values() if values.is_floating_point()), torch.float32)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         settings: dict[str, Any] = {**checkpoint.config, **one.use.config, "architectures": [one.use.model_class]}
+        if isinstance(inner := settings.get("text_config"), dict) and "pad_token_id" in one.use.config:
+            settings["text_config"] = inner | {"pad_token_id": one.use.config["pad_token_id"]}
         write_json(folder / CONFIG, settings | {"dtype": str(kind).removeprefix("torch.")})
         for file in (checkpoint.folder / name for name in (*TOKENIZER_FILES, *OTHER_FILES)):
             if file.is_file():

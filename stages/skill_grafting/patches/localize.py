@@ -7,11 +7,14 @@ from typing import Any
 from tabulate import tabulate
 
 from .. import api
+from ..errors import ModelError
 from ..io import require_free
 from ..metrics.variants import GRAFTED
 from ..models.anatomy import CLASSES
 from ..models.evidence import draws
-from ..models.stored_pairs import read_pair
+from ..models.pairs import Pair
+from ..models.stored_pairs import StoredPair, read_pair
+from ..models.tokenizing import other_reading
 from ..words import percent
 from .about_pairs import assumptions, localizer_for, region_for, save_curve, share_of_movement
 from .card import AS_PATCH, score_table, write_folder
@@ -28,6 +31,7 @@ def localize(**options: Any) -> str:
     localizer, sizes = localizer_for(request), sorted({*request.sparsity})
     pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     task, text = requested_task(request, pair), pair.kind in CLASSES
+    differs = _other_reading(request, pair, task.labels)
     length = longest_request(request, pair) if text else None
     rows = Rows.read(request, pair, task, length) if request.data else None
     region = region_for(request, pair)
@@ -54,5 +58,21 @@ def localize(**options: Any) -> str:
             target / "curve.png", {name: mask.sparsity for name, mask in grafts.items()}, scores, shares, request
         )
     scored = tabulate(score_table(scores, "in %"), tablefmt="plain", disable_numparse=True)
-    notes = [*assumptions(request, pair, region, moved), *([rows.line] if rows else []), *filter(None, [scored])]
+    notes = [
+        *assumptions(request, pair, region, moved),
+        *differs,
+        *([rows.line] if rows else []),
+        *filter(None, [scored]),
+    ]
     return "\n".join([*lines, *notes, f"{time.monotonic() - started:.1f} seconds."])
+
+
+def _other_reading(request: Namespace, pair: Pair, labels: list[str]) -> list[str]:
+    """A line where a language model's tokenizer differs from its base's; ModelError where labels or rows are read with it."""
+    if not isinstance(pair, StoredPair) or pair.kind not in CLASSES:
+        return []
+    words = {"prompt": ("mask_token",), "generative": ("eos_token",)}.get(pair.kind, ())
+    differs = other_reading(pair.base.checkpoint.folder, pair.tuned.checkpoint.folder, words)
+    if differs and (labels or request.data):
+        raise ModelError(f"{request.finetuned}: {differs}")
+    return [f"{request.finetuned}: {differs}."] if differs else []

@@ -118,15 +118,18 @@ class Patch(PatchContent, ModelHubMixin):
         """
         if base not in self._places:
             self.require(base)
-        before = (
-            {name: getattr(base.config, name, None) for name in self.use.options} if hasattr(base, "config") else {}
-        )
+        before = [
+            (config, {name: getattr(config, name, None) for name in options})
+            for config, options in _configs(base, self.use.options)
+        ]
         with swapped(base, self._places[base]):
             _put_config(base, self.use.options)
             try:
                 yield base
             finally:
-                _put_config(base, before)
+                for config, values in before:
+                    for name, value in values.items():
+                        setattr(config, name, value)
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
         """Name, full shape, flat indices (int64) and the values to assign there, of each tensor; of heads all of them."""
@@ -304,6 +307,14 @@ def require_padding(use: PatchMetadata, tokens: int | None) -> None:
 
 
 def _put_config(model: nn.Module, options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if hasattr(model, "config"):
-            setattr(model.config, name, value)
+    for config, values in _configs(model, options):
+        for name, value in values.items():
+            setattr(config, name, value)
+
+
+def _configs(model: nn.Module, options: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """A model's config with settings for it, and the one of texts inside it with those that a classifier reads there."""
+    if (config := getattr(model, "config", None)) is None:
+        return []
+    inner = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return [(config, options), (inner, {name: value for name, value in options.items() if name == "pad_token_id"})]

@@ -7,7 +7,7 @@ from tabulate import tabulate
 
 from ..errors import DataError, ModelError
 from ..models import predicting
-from ..models.checkpoints import Checkpoint, labels_of, mode_of, mode_of_class
+from ..models.checkpoints import MULTI_LABEL, ONE_LABEL, Checkpoint, labels_of, mode_of, mode_of_class
 from ..models.folders import CONFIG, find_checkpoint
 from ..models.label_model import LabelModel
 from ..models.loading import load_model, load_tokenizer
@@ -29,16 +29,33 @@ def predict(folder: Path, texts: list[str], second: list[str], base: str, as_jso
     labels, pairs = model.task.labels, zip(texts, second or [None] * len(texts), strict=True)
     # the label is not looked at
     rows = [{"sentence1": text, "sentence2": other, "label": labels[0]} for text, other in pairs]
-    shares = predicting.predict(model, model.encode(rows)).double().softmax(1).tolist()
+    logits, several = predicting.predict(model, model.encode(rows)).double(), _of_several(folder, model)
+    shares = (logits.sigmoid() if several else logits.softmax(1)).tolist()
     found = [dict(zip(labels, row, strict=True)) for row in shares]
     facts = [
-        {"text": text, "label": max(row, key=row.get), "probabilities": row}
+        {"text": text, "label": _likely(row) if several else max(row, key=row.get), "probabilities": row}
         for text, row in zip(texts, found, strict=True)
     ]
     if as_json:
         return json.dumps(facts, indent=2)
-    lines = [[fact["label"], *map(percent, fact["probabilities"].values()), fact["text"]] for fact in facts]
+    lines = [[_shown(fact["label"]), *map(percent, fact["probabilities"].values()), fact["text"]] for fact in facts]
     return tabulate(lines, ["label", *(f"{label} (%)" for label in labels), "text"], "plain", disable_numparse=True)
+
+
+def _of_several(folder: Path, model: LabelModel) -> bool:
+    """Whether each label is true or not by itself; ModelError where logits are no labels' at all."""
+    kind = getattr(model.model.config, "problem_type", None) if model.mode == "standard" else None
+    if kind not in (None, ONE_LABEL, MULTI_LABEL):
+        raise ModelError(f"{folder}: its logits are numbers and no labels' (problem_type {kind})")
+    return kind == MULTI_LABEL
+
+
+def _likely(shares: dict[str, float]) -> list[str]:
+    return [label for label, share in shares.items() if share >= 0.5]
+
+
+def _shown(label: str | list[str]) -> str:
+    return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
 def _patched(patch: Patch, base: str) -> LabelModel:

@@ -41,8 +41,9 @@ def as_patch(path: Path, stored: StoredMask, base: Path) -> Patch:
     prompt = task.prompt_for(spec.mode) if labels else None
     facts = {"title": task.title, "labels": labels, "prompt": prompt, "max_length": max_length()}
     weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
-    config = {"pad_token_id": load_tokenizer(base).pad_token_id, "problem_type": None}
-    return Patch(stored, describe(stored, tensors, weights, origin | facts, config))
+    padding = load_config(base).get_text_config().pad_token_id  # by which fine-tuning began, or its tokenizer's
+    settings = {"pad_token_id": load_tokenizer(base).pad_token_id if padding is None else padding, "problem_type": None}
+    return Patch(stored, describe(stored, tensors, weights, origin | facts, settings))
 
 
 def project_task(name: str) -> TaskSpec:

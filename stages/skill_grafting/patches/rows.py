@@ -22,7 +22,7 @@ from ..metrics.gain import with_gain
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
 from ..models.anatomy import CLASSES
-from ..models.checkpoints import listed
+from ..models.checkpoints import ONE_LABEL, listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import objective_of
 from ..models.folders import has_tokenizer, wanted_links, weight_files
@@ -181,7 +181,7 @@ def _split_rows(request: Namespace, pair: StoredPair, task: TaskSpec) -> tuple[T
 
     Without a test file a fifth of the rows is held out by their text; a fifth of the others is dev, by text and seed.
     """
-    if pair.tuned.checkpoint.config.get("problem_type") not in (None, "single_label_classification"):
+    if pair.tuned.checkpoint.config.get("problem_type") not in (None, ONE_LABEL):
         kind = "is of a problem type whose rows have several labels or none"
         raise DataError(f"{request.finetuned}: {kind}; take no --data")
     spec, raw = _raw_rows(request, task)

@@ -8,9 +8,10 @@ from torch import Tensor
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
 from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, read_anatomy
-from ..models.checkpoints import Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
+from ..models.checkpoints import ONE_LABEL, Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
+from ..models.tokenizing import other_reading
 from ..runtime import seeded_torch
 from ..settings import FinetuneParams
 from .finetuning import Finetuned, TrainingCell
@@ -32,7 +33,7 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     theirs = labels_of(checkpoint) if anatomy.names([HEAD]) else []
     named, problems = fitting(checkpoint, model, anatomy, len(theirs))
     order, unknown = label_order(cell.task, theirs)
-    problems += [f"{checkpoint.title}: {line}" for line in unknown]
+    problems += [f"{checkpoint.title}: {line}" for line in (*unknown, *_other_reading(cell, checkpoint, model))]
     if problems:
         raise ModelError("; ".join(problems))
     values = {
@@ -48,6 +49,24 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     origin = {"source": settings.source, "checkpoint": place}
     origin |= {"commit": checkpoint.commit} if checkpoint.commit else {}
     return Finetuned(model, {"dev_accuracy": accuracy, **origin, "labels": labels})
+
+
+def _other_reading(cell: TrainingCell, checkpoint: Checkpoint, model: LabelModel) -> list[str]:
+    """How a checkpoint says that texts or logits are read otherwise than the stages read them."""
+    words = {"prompt": ("mask_token",), "generative": ("eos_token",)}.get(model.mode, ())
+    differs, problems = other_reading(cell.pretrained, checkpoint.folder, words), []
+    problems += [differs] if differs else []
+    if model.mode != "standard":
+        return problems
+    if (kind := checkpoint.config.get("problem_type")) not in (None, ONE_LABEL):
+        problems.append(f"its problem_type is {kind}, and a task has one label for each text")
+    ids = model.tokenizer("a")["input_ids"]
+    theirs, ours = checkpoint.config.get("pad_token_id"), model.model.config.pad_token_id
+    if theirs != ours and ids[-1] in (theirs, ours):
+        problems.append(
+            f"its pad_token_id is {theirs} and not {ours}, and texts end with that token: their answer stands elsewhere"
+        )
+    return problems
 
 
 def _require_kin(checkpoint: Checkpoint, ours: str, mode: str) -> None:
