@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ModelError
 from .folders import has_tokenizer
 from .loading import load_tokenizer
 
@@ -21,14 +22,18 @@ SAMPLED = 2_000
 
 
 def other_reading(ours: Path, theirs: Path, words: tuple[str, ...] = ()) -> str:
-    """Why texts can't be read by the tokenizer of our folder as by that of theirs, in words; empty if they can, or if one has none.
+    """Why texts can't be read by the tokenizer of our folder as by that of theirs, in words; empty if they can, or if one has none that can be loaded.
 
     Padding doesn't matter: it is no part of a text.  `words` are the special ones that matter, such as eos_token.
-    Raises ModelError if one can't be loaded.
+    Raises ModelError if that of our folder can't be loaded.
     """
     if not (has_tokenizer(ours) and has_tokenizer(theirs)):
         return ""
-    problem = _difference(load_tokenizer(ours), load_tokenizer(theirs), words)
+    try:
+        other = load_tokenizer(theirs)
+    except ModelError:  # files that make no tokenizer
+        return ""
+    problem = _difference(load_tokenizer(ours), other, words)
     remedy = "a graft is read by that of its base, so put the files of this one into a copy of the base's folder, and take that for it"
     return f"its tokenizer reads texts otherwise: {problem}; {remedy}" if problem else ""
 
