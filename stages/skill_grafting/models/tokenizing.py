@@ -22,7 +22,7 @@ SAMPLED = 2_000
 
 
 def other_reading(ours: Path, theirs: Path, words: tuple[str, ...] = ()) -> str:
-    """Why texts can't be read by the tokenizer of our folder as by that of theirs, in words; empty if they can, or if one has none that can be loaded.
+    """Why the tokenizer of our folder can't read texts as that of theirs does; empty if it can, or if one has none that loads.
 
     Padding doesn't matter: it is no part of a text.  `words` are the special ones that matter, such as eos_token.
     Raises ModelError if that of our folder can't be loaded.
