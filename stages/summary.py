@@ -89,12 +89,18 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
         "confidence": _bars(own),
-        "frontier": pd.DataFrame(calibrated.rows(lambda cell, record: ({**cell, **row} for row in record["frontier"]))),
+        "frontier": pd.DataFrame(calibrated.rows(_points)),
         "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
         "tasks": _tasks(tasks, params.model.mode),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
     }
+
+
+def _points(cell: Row, record: Row) -> list[Row]:
+    """The points of a cell's frontier, temperatures with the four digits that any machine finds: their search ends within 1e-5."""
+    rows = ({**cell, **row} for row in record["frontier"])
+    return [row | {"temperature": float(f"{row['temperature']:.4g}")} if row["temperature"] else row for row in rows]
 
 
 def _mask_row(file: Path, cell: Row) -> Row:

@@ -222,6 +222,11 @@ def test_a_macro_f1_is_told_to_be_one():
     assert "- F1 of mrpc: the mean over the labels" in markdown(SPEC, derived(["mrpc", "movies"]))
 
 
+def test_temperatures_have_the_digits_that_another_machine_finds():
+    found = [stage._points({}, {"frontier": [{"temperature": value}]})[0]["temperature"] for value in (14.05447, 14.05439, 0.71216, None)]
+    assert found == [14.05, 14.05, 0.7122, None]
+
+
 def test_the_reduction_of_ece_is_that_of_the_means():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
