@@ -15,9 +15,11 @@
 # make test                  the tests
 # make walkthroughs          README.md and docs/OWN.md as they are printed, with the real DVC
 # make test-all              both, and the slow tests: all pipelines from nothing, every kind of model
+# make docs                  README.md and docs as a site, with the API from its docstrings, in the folder site
 # make bench                 what masks, merging, patches and fine-tuning cost beside their peers, as JSON, two minutes (DEVICE=cuda)
 # make lint                  ruff
 # make chaos                 kills a small run at random moments, which then ends in the same bytes (KILLS=30)
+# make release               wheel and sdist in dist, checked and installed into a fresh environment; uploads nothing
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -32,7 +34,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # container images often set it, and every stage would compile torch and transformers anew, which takes longer than the stage
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help repro study multitask continual merge talos surgical plan verify report test walkthroughs test-all bench chaos lint clean
+.PHONY: setup help repro study multitask continual merge talos surgical plan verify report test walkthroughs test-all docs bench chaos lint release clean
 
 setup: $(READY)
 
@@ -71,6 +73,10 @@ walkthroughs: $(READY)
 test-all: $(READY)
 	python -m pytest $(XDIST) -m "" tests tests/walkthroughs
 
+docs: $(READY)
+	$(PIP) mkdocs-material==9.8.2 'mkdocstrings[python]==1.0.8' mkdocstrings-python==2.0.11
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
+
 bench: $(READY)
 	@python -m tests.bench $(DEVICE)
 
@@ -80,6 +86,18 @@ chaos: $(READY)
 lint: $(READY)
 	$(PIP) ruff==0.17.6
 	ruff check stages tests
+
+# one fresh environment: what the package needs is installed once
+release: $(READY)
+	rm -rf dist
+	$(PIP) build==1.6.1 twine==7.0.0
+	python -m build --outdir dist
+	python -m twine check --strict dist/*
+	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv $$fresh && for file in dist/*.whl dist/*.tar.gz; do \
+	  $$fresh/bin/python -m pip install --quiet --disable-pip-version-check $$file && \
+	  (cd $$fresh && bin/graft --help > /dev/null && bin/python -c "import skill_grafting as sg; sg.localize") || exit 1; \
+	  $$fresh/bin/python -m pip uninstall --quiet --yes skill-grafting; done
+	@echo "dist: $$(cd dist && ls | tr '\n' ' ')built, checked and installed; nothing was uploaded"
 
 clean:
 	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots

@@ -137,6 +137,22 @@ def test_the_first_page_leads_to_all_others():
     assert {path.stem for path in PAGES} - {"README"} <= linked
 
 
+def test_every_page_has_a_place_in_the_site():
+    site = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    entries = [place for entry in site["nav"] for place in entry.values()]
+    there = {name for place in entries for name in ([place] if isinstance(place, str) else place)}
+    made = dict(re.findall(r'"([\w./]+\.md)": "(\w+\.md)"', (ROOT / "docs/hooks.py").read_text(encoding="utf-8")))
+    own = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert there == {*own, *made.values(), "api.md"} and all((ROOT / file).is_file() for file in made)
+
+
+def test_the_version_is_one():
+    versions = [re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)[1] for file, pattern in (
+        ("pyproject.toml", r'^version = "(.*)"'), ("CITATION.cff", r"^version: (.*)"), ("CHANGELOG.md", r"^## (.*)"),
+    )]  # fmt: skip
+    assert len({*versions}) == 1
+
+
 def test_the_python_of_the_first_page_runs_as_it_is_printed(capsys):
     [block] = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     exec(block, {})
