@@ -15,6 +15,7 @@ from transformers.models.auto import modeling_auto, tokenization_auto
 
 import skill_grafting as sg
 from skill_grafting.errors import GraftError
+from skill_grafting.metrics.composition import kind_of
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import TOKENIZER_FILES
@@ -137,6 +138,25 @@ def outcome(kind: str, mode: str, folder: Path) -> str:
 @pytest.mark.parametrize(("kind", "mode"), USUAL)
 def test_a_kind_is_right_or_refused(tmp_path, kind, mode):
     assert REFUSED.get((kind, mode), "right") in outcome(kind, mode, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        ("mamba", {"state space", "LayerNorm", "bias"}),
+        ("mixtral", {"attention query", "attention key", "attention value", "attention output", "feed-forward first", "feed-forward second"}),
+        ("opt", {"attention query", "attention key", "attention value", "attention output", "feed-forward first", "feed-forward second"}),
+    ],
+)  # fmt: skip
+def test_maps_of_mixers_and_experts_are_called_what_they_are(kind, known):
+    config = hf.CONFIG_MAPPING[kind]
+    with torch.device("meta"):
+        model = hf.AutoModelForCausalLM.from_config(config(**small(config)))
+    layers = [name for name, _ in model.named_parameters() if re.search(r"layers\.\d", name)]
+    found = {kind_of(name) for name in layers}
+    assert known <= found <= known | {"LayerNorm", "bias"} | ({"other"} if kind == "mixtral" else set())
+    others = [name for name in layers if kind_of(name) == "other"]
+    assert all(name.endswith("mlp.gate.weight") for name in others), "only what chooses the experts"
 
 
 def test_every_file_of_a_tokenizers_vocabulary_travels_with_a_model():

@@ -12,10 +12,10 @@ from typing import Any
 QUERY, KEY, VALUE = "attention query", "attention key", "attention value"
 FUSED, ATTENTION_OUTPUT = "attention query, key, value", "attention output"
 FIRST, SECOND = "feed-forward first", "feed-forward second"
-LAYER_NORM, BIAS, OTHER = "LayerNorm", "bias", "other"
+STATE_SPACE, LAYER_NORM, BIAS, OTHER = "state space", "LayerNorm", "bias", "other"
 # the number for "no layer" in frames
 OUTSIDE = -1
-KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, LAYER_NORM, BIAS, OTHER)
+KINDS = (QUERY, KEY, VALUE, FUSED, ATTENTION_OUTPUT, FIRST, SECOND, STATE_SPACE, LAYER_NORM, BIAS, OTHER)
 
 # endings of names, without "weight" or "bias"; the first match counts
 ENDINGS = {
@@ -25,10 +25,12 @@ ENDINGS = {
     FUSED: "attn.c_attn query_key_value qkv_proj in_proj attn.Wqkv",
     ATTENTION_OUTPUT: "attention.output.dense attention.dense self_attention.dense self_attn.dense o_proj out_proj out_lin "
     "attn.c_proj attn.o attn.Wo",
-    FIRST: "intermediate.dense c_fc gate_proj up_proj gate_up_proj dense_h_to_4h fc1 lin1 ffn mlp.Wi",
-    SECOND: "output.dense mlp.c_proj down_proj dense_4h_to_h fc2 lin2 ffn_output mlp.Wo",
+    FIRST: "intermediate.dense c_fc gate_proj up_proj gate_up_proj dense_h_to_4h fc1 lin1 ffn mlp.Wi w1 w3",
+    SECOND: "output.dense mlp.c_proj down_proj dense_4h_to_h fc2 lin2 ffn_output mlp.Wo w2",
 }
 MAPS = {kind: tuple(f".{ending}" for ending in endings.split()) for kind, endings in ENDINGS.items()}
+# of Mamba and its kin, alone or beside attention; attention has maps of the last two names, too
+MIXERS, SHARED = (".mixer.", ".mamba."), (".in_proj", ".out_proj")
 NORMS = ("layernorm", "layer_norm", "ln_1", "ln_2", "ln_f", "norm")
 
 
@@ -38,13 +40,17 @@ def layer_of(name: str) -> int | None:
 
 
 def kind_of(name: str) -> str:
-    """The kind of module of a parameter, one of KINDS; gate and up projection of Llama both count as the first map."""
+    """The kind of module of a parameter, one of KINDS; gate and up projection of Llama both count as the first map, as of experts."""
     module, _, last = name.rpartition(".")
     if module.lower().endswith(NORMS):
         return LAYER_NORM
-    if last == "bias":
+    if last.endswith("bias"):
         return BIAS
-    return next((kind for kind, endings in MAPS.items() if f".{module}".endswith(endings)), OTHER)
+    place = f".{module}" if last == "weight" else f".{name}"  # all experts of a layer may be one tensor
+    mixer = any(part in place for part in MIXERS)
+    if mixer and place.endswith(SHARED):
+        return STATE_SPACE
+    return next((kind for kind, endings in MAPS.items() if place.endswith(endings)), STATE_SPACE if mixer else OTHER)
 
 
 def composition(counts: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
