@@ -215,9 +215,10 @@ class Pair:
         if not isinstance(names, Sequence) or not any(name in GROUPS for name in names):
             return parameters
         groups = self.groups
-        for name in {*names} & {*GROUPS} - {*groups.values()}:
-            there = ", ".join(dict.fromkeys(group for group in groups.values() if group in GROUPS))
-            raise ModelError(f"parameters: the model has none in {name}; it has {there}")
+        there = {*groups.values()}
+        if not any(name in there for name in names) and all(name in GROUPS for name in names):
+            known = ", ".join(group for group in dict.fromkeys(groups.values()) if group in GROUPS)
+            raise ModelError(f"parameters: the model has none in {', '.join(names)}; it has {known}")
         others = [name for name in names if name not in GROUPS]
         members = {*(chosen(self.weights, others) if others else ())}
         return lambda name: groups[name] in names or name in members

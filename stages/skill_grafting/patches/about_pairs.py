@@ -67,6 +67,8 @@ def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str,
         lines.append(
             f"Moved too, and left as they were pretrained: {shares} of all squared movement; --region takes them in."
         )
+    if without := [group for group in request.region if group not in pair.groups.values()]:
+        lines.append(f"This model has no parameters of {', '.join(without)}.")
     if isinstance(pair, StoredPair):
         lines += pair.rounding
         if pair.unread:
