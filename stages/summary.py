@@ -33,7 +33,17 @@ from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
-from stages.workflow.records import Records, Row, frame_of, grid, label_kinds, require_files, run_frame
+from stages.workflow.records import (
+    Records,
+    Row,
+    frame_of,
+    grid,
+    label_kinds,
+    require_files,
+    run_frame,
+    shifts,
+    shifts_in_words,
+)
 from stages.workflow.report.publish import publish
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
@@ -237,6 +247,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),
+            "shifts": shifts_in_words(ood),
         }]),
     }  # fmt: skip
 
@@ -255,7 +266,9 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     cell = [*CELL, *({"draw"} & {*scores})]
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
-    scores = scores.assign(gained=scores.score - best, **{name: scores.get(name) for name in (ON_TRAIN, *TOKEN_MEASURES)})
+    scores = scores.assign(
+        gained=scores.score - best, **{name: scores.get(name) for name in (ON_TRAIN, *TOKEN_MEASURES)}
+    )
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 
@@ -278,6 +291,7 @@ def _elsewhere(ood: pd.DataFrame, leaks: pd.DataFrame) -> pd.DataFrame:
         rows=rows,
         short=ood.variant.map(SHORT),
         over_finetuned=ood.score - ood.finetuned,
+        shift=shifts(ood.task, ood.test_set),
     )
 
 

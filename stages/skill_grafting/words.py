@@ -59,15 +59,15 @@ def counts(**things: int) -> str:
 
 
 def fall(reduction: float) -> str:
-    """A reduction in percent: "a reduction of 60.6 %", "a rise of 12.0 %"; of what more than doubles how many times as much it is."""
-    if reduction < -100:
-        return f"{1 - reduction / 100:.1f} times as much"
-    return f"a {'rise' if reduction < 0 else 'reduction'} of {abs(reduction):.1f} %"
+    """A reduction: "a reduction of 60.6 %", "a rise of 12.0 %"; of what more than doubles how many times as much it is."""
+    if reduction < -1:
+        return f"{1 - reduction:.1f} times as much"
+    return f"a {'rise' if reduction < 0 else 'reduction'} of {percent(abs(reduction))} %"
 
 
 def written(value: float, form: str) -> str:
-    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, `fall`, `n seed` or another noun
-    that is counted, or any that f-strings know.
+    """A number by its format: `percent` or `points`, which may end in the number of decimals, `size`, `n seed` or another noun that is counted, or
+    any that f-strings know.
     """
     if form.startswith("n "):
         return counted(int(value), form[2:])
@@ -75,8 +75,7 @@ def written(value: float, form: str) -> str:
     decimals = [int(form[len(kind) :])] if kind and form != kind else []
     if kind in ("percent", "points"):
         return {"percent": percent, "points": points}[kind](value, *decimals)
-    own = {"size": small_percent, "fall": fall}.get(form)
-    return own(value) if own else format(value, form)
+    return small_percent(value) if form == "size" else format(value, form)
 
 
 class Template(string.Formatter):

@@ -21,7 +21,18 @@ from stages.study import bound
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, label_kinds, require_files, run_frame
+from stages.workflow.records import (
+    Cell,
+    Records,
+    Row,
+    frame_of,
+    grid,
+    label_kinds,
+    require_files,
+    run_frame,
+    shifts,
+    shifts_in_words,
+)
 from stages.workflow.report.publish import publish
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
@@ -273,6 +284,7 @@ def grafts(frames: Frames) -> pd.DataFrame:
     learned = rows[rows.localizer == LEARNED].groupby(by_size).score.mean().rename(LEARNED)
     return rows.assign(
         labels=label_kinds(rows.task.map(frames["tasks"].set_index("task").labels)),
+        shift=shifts(rows.task, rows.test_set).where(rows["where"] == "ood", ""),
         less_learned=(rows.score - rows.join(learned, on=by_size)[LEARNED]).where(rows.localizer != LEARNED),
         common=rows.sparsity.isin([*common, *ENDS.values()]),
         smallest=rows.sparsity == min(common, default=None),
@@ -540,6 +552,7 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
         "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
         "layers_text": _layers_text(frames["places"]), "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
         "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
+        "shifts": shifts_in_words(_tested(frames["grafts"], "ood")),
     }  # fmt: skip
 
 

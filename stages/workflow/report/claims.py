@@ -9,19 +9,21 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.errors import did_you_mean
+from skill_grafting.words import fall, percent
 
 from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, value_of
 
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
+FEWEST = 4  # tasks, or pairs that share none: an interval over fewer rests on a spread that is hardly known
 HOW_JUDGED = (
     "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
     "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit, or excludes "
-    "it but not after correction for all claims of its family (Holm). It is not measurable without an interval, or where a control says that there "
-    "is nothing to measure: for most, training has to be shown to gain over the pretrained model with the same head and over always "
-    "the same label. Properties hold by construction and are not counted. With one seed the interval, also over tasks, includes the "
-    "noise between seeds."
+    "it but not after correction for all claims of its family (Holm). It is not measurable with fewer than four tasks, or pairs of tasks that "
+    "share none, or where a control says that there is nothing to measure: for most, training has to be shown to gain over the pretrained "
+    "model with the same head and over always the same label. Properties hold by construction and are not counted. With one seed the "
+    "interval, also over tasks, includes the noise between seeds."
 )
 ONE_TASK = (
     "There is no interval over tasks, of which there is one, so no claim is judged: bootstrap intervals, where there are any, are over "
@@ -76,6 +78,7 @@ class Judged:
     plot: str
     property: bool
     short: str
+    n: str
     corrected: bool
 
 
@@ -88,6 +91,7 @@ class _Asked:
     units: pd.Series
     fields: Mapping[str, Any]
     void: str
+    reduced: str = ""
     family: str = ""
 
     @property
@@ -123,7 +127,7 @@ def _failed(frames: Frames, control: Control) -> str:
     rows = rows_of(frames, control)
     value = estimate(rows.groupby([*control.units, "seed"])[control.value].mean(), control.units)
     p_value = value.p_value()
-    passed = p_value is not None and p_value < 1 - CONFIDENCE and value.mean > 0
+    passed = p_value is not None and p_value < 1 - CONFIDENCE and value.mean > 0 and value.drawn >= FEWEST
     return "" if passed else f"; {control.lacks}: {value.words()}"
 
 
@@ -157,7 +161,8 @@ def _asked(
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
         fields = {**facts, **_texts(part), **names, **shown, **own}
         judged = claim.model_copy(update={"paper": _published(claim, frames)})
-        yield _Asked(judged, value, units, fields, _void(spec, claim, value, controls, fields))
+        void = _void(spec, claim, value, controls, fields)
+        yield _Asked(judged, value, units, fields, void, _reduced(claim, cells))
 
 
 def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
@@ -175,8 +180,10 @@ def _published(claim: Claim, frames: Frames) -> Paper | None:
     rows = frames.get(f"{claim.data}_published")
     if claim.paper is None or rows is None or rows.empty:
         return claim.paper
-    value, _ = _estimate(claim, _common(claim, _sides(claim, chosen(rows, claim.where))))
-    told = f"; {rows.source.iloc[0]}, by this rule: {_short(claim, value)}" if value.units else ""
+    cells = _common(claim, _sides(claim, chosen(rows, claim.where)))
+    value, _ = _estimate(claim, cells)
+    short = _short(claim, value, _reduced(claim, cells))
+    told = f"; {rows.source.iloc[0]}, by this rule: {short}" if value.units else ""
     return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
 
 
@@ -188,12 +195,14 @@ def _texts(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
     """Why the value tells nothing; empty where it does, and of one task, of which that is said once."""
-    if value.tasks == 1:
+    if value.tasks == 1 or claim.property:
         return ""
     own = fill(spec, claim.void, "claims.void", **fields)
     alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
     reasons = [f"; {own}" if own else "", *(controls[name] for name in claim.given)]
-    return next(filter(None, reasons), "; one side rests on a single task, so it says nothing about others" * alone)
+    reasons.append("; one side rests on a single task, so it says nothing about others" * alone)
+    reasons.append(f"; no verdict on {value.number()}, fewer than {FEWEST}" * (0 < value.drawn < FEWEST))
+    return next(filter(None, reasons), "")
 
 
 def _scaled(claim: Claim, value: Estimate) -> dict[str, Any]:
@@ -230,9 +239,21 @@ def _estimate(claim: Claim, cells: pd.DataFrame) -> tuple[Estimate, pd.Series]:
     if "b" not in cells or claim.statistic == "difference":
         values = cells.a - cells.b if "b" in cells else cells.a
         return estimate(values, claim.units), values.groupby(level=claim.units, sort=False).mean()
-    means = cells.groupby(level=claim.units, sort=False).mean()
-    units = 1 - means.a / means.b if claim.statistic == "reduction" else pd.Series(dtype=float)
-    return estimate(cells, claim.units, STATISTICS[claim.statistic]), units
+    return estimate(cells, claim.units, STATISTICS[claim.statistic]), pd.Series(dtype=float)
+
+
+def _reduced(claim: Claim, cells: pd.DataFrame) -> str:
+    """How much lower side b is than side a in proportion, by both ways to take a mean, and whether both are as published."""
+    if claim.reduction is None or "b" not in cells or cells.empty:
+        return ""
+    found = {words: estimate(cells, claim.units, way) for words, way in REDUCTIONS.items()}
+    told = ", ".join(f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items())
+    lows, highs = ([getattr(value, end) for value in found.values()] for end in ("low", "high"))
+    least, verdict = claim.reduction.least, ""
+    if None not in lows and min(value.drawn for value in found.values()) >= FEWEST:
+        clear = Verdict.FAILS if min(highs) < least else Verdict.UNCLEAR
+        verdict = f" ({percent(least, 0)} % by both: {Verdict.HOLDS if min(lows) > least else clear})"
+    return f"{told.format(claim.reduction.of)}{verdict}"
 
 
 def _correlation(units: pd.DataFrame) -> float:
@@ -241,8 +262,12 @@ def _correlation(units: pd.DataFrame) -> float:
     return float(np.arctanh(np.clip(rho, -LARGEST_RHO, LARGEST_RHO)))
 
 
+# a task that is calibrated already weighs little in the first, and as much as any in the second
+REDUCTIONS: dict[str, Callable[[pd.DataFrame], float]] = {
+    "of the mean {}": lambda units: 1 - units.b.mean() / units.a.mean(),
+    "mean over tasks": lambda units: (1 - units.b / units.a.where(units.a > 0)).mean(),
+}
 STATISTICS: dict[str, Callable[[pd.DataFrame], float]] = {
-    "reduction": lambda units: 1 - units.a.mean() / units.b.mean(),
     "contrast": lambda units: units.a.mean() - units.b.mean(),
     "correlation": _correlation,
 }
@@ -257,6 +282,7 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     usual = "{a:percent} against {b:percent} %, {difference}" if "b" in fields else "{difference}"
     usual = claim.figure or ("{percent}" if claim.limit else usual)
     figure = fill(spec, usual, key, **fields) if value.units else value.words()
+    figure += f"; {asked.reduced}" if asked.reduced else ""
     corrected = verdict is Verdict.UNCLEAR and asked.p_value < 1 - CONFIDENCE
     if corrected:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
@@ -264,7 +290,8 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
         fill(spec, claim.words, key, **fields), verdict, figure + asked.void, value, size, exceptions, claim.paper,
-        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value), corrected,
+        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value, asked.reduced),
+        value.number() if value.units else "", corrected,
     )  # fmt: skip
 
 
@@ -293,10 +320,14 @@ def _exceptions(spec: Spec, asked: _Asked) -> list[str]:
     return [f"{spec.label(task)} {scale.write(amount)}{scale.unit}" for task, amount in wrong.items()]
 
 
-def _short(claim: Claim, value: Estimate) -> str:
-    """The value with its interval alone: "94.6 % (88.1 to 101.1)"; empty without cells."""
+def _short(claim: Claim, value: Estimate, reduced: str) -> str:
+    """The value with its interval, and the reductions, alone; empty without cells."""
     if not value.units:
         return ""
     scale = _scale(claim)
-    ends = f" ({value.ends(scale.write)})" if value.error is not None else ""
-    return f"{scale.write(value.mean)}{scale.unit}{ends}"
+    return "; ".join(filter(None, [f"{scale.write(value.mean)}{scale.unit}{_ends(value, scale)}", reduced]))
+
+
+def _ends(value: Estimate, scale: Scale) -> str:
+    """Its interval in brackets, if it has one: " (88.1 to 101.1)"."""
+    return f" ({value.ends(scale.write)})" if value.error is not None else ""

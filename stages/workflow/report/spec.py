@@ -106,13 +106,20 @@ class Paper(Section):
         return f"{self.says} ({source})" if source else self.says
 
 
+class Reduction(Section):
+    """Of a difference: what both sides are means `of`, and how much lower the second is at `least` in the publication."""
+
+    of: str
+    least: float
+
+
 class Claim(Rows):
     """A value, or that of group `a` less that of `b` (groups of column `by`; or two columns), held against a limit.
 
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
-    cells, how much lower in proportion the first is (`reduction`), the difference of two groups' means that share units
-    (`contrast`), or their rank correlation.  `limit`: a number, or the name of a fact.  `scale`: how {mean}, {interval} and
-    exceptions are told: of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
+    cells, the difference of two groups' means that share units (`contrast`), or their rank correlation.  `reduction`: beside
+    the difference it is told how much lower the second side is in proportion.  `limit`: a number, or the name of a fact.
+    `scale`: how {mean}, {interval} and exceptions are told: of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
     and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
     does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
 
@@ -127,10 +134,11 @@ class Claim(Rows):
     b: str = ""
     each: list[str] = []
     units: list[str] = ["task"]
-    statistic: Literal["difference", "reduction", "contrast", "correlation"] = "difference"
+    statistic: Literal["difference", "contrast", "correlation"] = "difference"
     rule: Literal["above", "below"] = "above"
     limit: float | str = 0.0
     scale: Literal["percent", "number", "fisher"] = "percent"
+    reduction: Reduction | None = None
     void: str = ""
     exceptions: str = ""
     given: list[str] = []
@@ -222,7 +230,7 @@ def _line(error: Mapping[str, Any]) -> str:
     """One line for one finding of pydantic: dotted key, and what is allowed there."""
     if error["type"] != "extra_forbidden":
         return plain_problem(error, "", Spec).removeprefix(".")
-    sections = (Spec, Table, Cell, Control, Claim, Paper, Level, Figure)
+    sections = (Spec, Table, Cell, Control, Claim, Reduction, Paper, Level, Figure)
     known = {name for section in sections for name in section.model_fields}
     return f"{'.'.join(map(str, error['loc']))}: unknown key{did_you_mean(error['loc'][-1], known)}"
 

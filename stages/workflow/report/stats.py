@@ -77,11 +77,14 @@ class Estimate(Mean):
             return float(abs(self.mean - limit) <= ROUNDING)
         return float(2 * t.sf(abs(self.mean - limit) / self.error, self.drawn - 1))
 
+    def number(self) -> str:
+        """The units: "8 tasks", "28 pairs of 8 tasks"."""
+        return (f"{counts(pair=self.units)} of " if self.units != self.tasks else "") + counts(task=self.tasks)
+
     def sample(self) -> str:
-        """The tasks and the seeds: "8 tasks, 3 seeds", "3 pairs of 6 tasks, 2 to 3 seeds" of pairs that share none, some with fewer."""
-        pairs = f"{counts(pair=self.units)} of " if self.units == self.drawn < self.tasks else ""
+        """The units and the seeds: "8 tasks, 3 seeds", "3 pairs of 6 tasks, 2 to 3 seeds" where some have fewer."""
         few = f"{self.fewest_seeds} to " if self.fewest_seeds < self.seeds else ""
-        return f"{pairs}{counts(task=self.tasks)}, {few}{counts(seed=self.seeds)}"
+        return f"{self.number()}, {few}{counts(seed=self.seeds)}"
 
     def __format__(self, form: str) -> str:
         """Also as `interval` (in points) or `interval percent`, or as `words` tells it."""

@@ -78,7 +78,8 @@ def facts_of(spec: Spec, frames: Frames) -> dict[str, Any]:
     for section in ("headline", "facts"):
         for name, cell in getattr(spec, section).items():
             with named(spec, f"{section}.{name}", frames):
-                facts[name] = value_of(frames, cell)
+                value = value_of(frames, cell)
+                facts[name] = spec.names.get(value, value) if isinstance(value, str) else value
     return facts
 
 
