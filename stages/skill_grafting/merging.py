@@ -22,24 +22,25 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from math import isfinite
 from numbers import Real
-from operator import or_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import transplant, values_at
+from .grafting.apply import is_finite, is_same, put_at, take_at
 from .grafting.mask import GraftMask
 from .grafting.mask_file import StoredMask
-from .grafting.modules import fitting
-from .grafting.region import Region, Tensors, named_weights
-from .grafting.select import top_k
-from .localizers.movement import movement
+from .grafting.modules import fitting, require_mask
+from .grafting.places import write
+from .grafting.region import LazyTensors, Region, Tensors, named_weights
+from .grafting.select import best
+from .grafting.states import copied, states_of
+from .localizers.movement import distance, movement
 from .runtime import seeded_torch
 
 Models = Mapping[str, Tensors]
@@ -50,7 +51,7 @@ LEAST = 2
 
 def merge(
     base: nn.Module,
-    tasks: Mapping[str, tuple[nn.Module, GraftMask]],
+    tasks: Mapping[str, Any],
     how: str = "mean",
     *,
     alpha: float = 1.0,
@@ -58,11 +59,12 @@ def merge(
     strictness: float = 0.4,
     seed: int = 0,
 ) -> nn.Module:
-    """A new module of several: task -> (its fine-tuned model, its mask); GraftMask.full merges it whole.
+    """A new module of several: task -> (its fine-tuned model, its mask), or a patch; GraftMask.full merges a model whole.
 
     mean, sum, sequence, largest: stitched grafts, where masks meet by this rule.  average, arithmetic, ties, dare, consensus:
     base + alpha * what is made of the tasks' vectors within their masks.  `share` is what ties and dare (which need peft)
     keep of each vector, 0.2 and 0.1, `strictness` the lambda of consensus.  Heads and buffers stay the base's: each task has its own.
+    Outside all masks, and where nothing moved, are the base's bits.  It takes one tensor of all tasks at a time.
     """
     if how not in (ways := (*RULES, *VECTORS)):
         raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, ways)}; known: {', '.join(ways)}")
@@ -71,40 +73,95 @@ def merge(
             raise ParamsError(f"{name}: {value!r} should be a finite number")
     if share is not None and not 0 < share <= 1:
         raise ParamsError(f"share: {share!r} should be above 0 and at most 1")
-    pretrained, grafts = _grafts(base, tasks)
-    if how in RULES:
-        mask, values = stitch([*grafts.values()], pretrained, how)
-        merged = transplant(pretrained, values, mask)
-    else:
-        models = {task: transplant(pretrained, one.values, one.mask) for task, one in grafts.items()}
-        vector = merged_vector(how, pretrained, models, share, strictness, seed)
-        merged = shifted(pretrained, vector, 1 / len(models) if how == AVERAGE else alpha)
-    model = copy.deepcopy(base)
-    for name, values in merged.items():
-        named_weights(model)[name].data.copy_(values)
+    grafts = _grafts(base, tasks)
+    region = next(iter(grafts.values())).mask.region
+    weights = named_weights(base)
+    pretrained = LazyTensors(region.shapes, lambda name: weights[name].detach().cpu())
+    vectors = None
+    if how in VECTORS:
+        models = {task: _transplanted(pretrained, graft) for task, graft in grafts.items()}
+        vectors = _vectors(how, pretrained, models, share, strictness, seed)
+    model = copied(base)
+    for name, weight in named_weights(model).items():
+        at = union([graft.mask for graft in grafts.values()], name)
+        if len(at):
+            start = take_at(pretrained[name], at)
+            if vectors is None:
+                values = _stitched([*grafts.values()], name, at, pretrained[name], how)
+                if len(grafts) > 1:  # sums lose the sign of a zero
+                    values = torch.where(values == start, start, values)
+            else:
+                vector = take_at(vectors[name], at)
+                scale = 1 / len(grafts) if how == AVERAGE else alpha
+                values = torch.where(vector == 0, start, _shifted(start, vector, scale))
+            _require_finite(name, how, start, values)
+            write([(weight, at, values)])
     return model
 
 
-def _grafts(
-    base: nn.Module, tasks: Mapping[str, tuple[nn.Module, GraftMask]]
-) -> tuple[dict[str, Tensor], dict[str, StoredMask]]:
-    """The base's values of the one region that all masks are of, and task -> its graft, on the CPU."""
+def _transplanted(pretrained: Tensors, graft: StoredMask) -> Tensors:
+    """The tensors of a graft, each made when it is asked for."""
+
+    def make(name: str) -> Tensor:
+        made = pretrained[name].clone(memory_format=torch.contiguous_format)
+        if name in graft.mask.indices:
+            put_at(made, graft.mask.indices[name], graft.values[name])
+        return made
+
+    return LazyTensors(graft.mask.region.shapes, make)
+
+
+def _grafts(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, StoredMask]:
+    """Task -> its graft, its values on the CPU when they are asked for, in the base's type; all masks are of one region."""
+    if not isinstance(tasks, Mapping) or not all(isinstance(task, str) for task in tasks):
+        what = "keys that are no text" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
+        raise ParamsError(f'tasks: should be {{"name": patch, "other": (tuned, mask)}}, not {what}')
     if not tasks:
         raise ParamsError("tasks: there are none to merge")
-    region, *others = [mask.region for _, mask in tasks.values()]
+    grafts = {task: _graft(base, task, entry) for task, entry in tasks.items()}
+    region, *others = [graft.mask.region for graft in grafts.values()]
     if any(other != region for other in others):
         raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
-    for tuned, mask in tasks.values():
-        fitting(base, tuned, mask)
+    return grafts
 
-    def values_of(model: nn.Module) -> dict[str, Tensor]:
-        weights = named_weights(model)
-        return {name: weights[name].detach().cpu() for name in region.shapes}
 
-    grafts = {
-        task: StoredMask(mask, values_at(values_of(tuned), mask), {}, {}) for task, (tuned, mask) in tasks.items()
-    }
-    return values_of(base), grafts
+def _graft(base: nn.Module, task: str, entry: object) -> StoredMask:
+    if isinstance(entry, tuple | list) and len(entry) == 2:
+        mask, (_, after) = entry[1], fitting(base, *entry)
+        return StoredMask(
+            mask, LazyTensors(mask.indices, lambda name: take_at(after[name], mask.indices[name]).cpu()), {}, {}
+        )
+    mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
+    if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
+        whole = (
+            "; (tuned, GraftMask.full(mask.region)) merges all of a mask's region"
+            if isinstance(entry, nn.Module)
+            else ""
+        )
+        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
+    before, _ = states_of(base, base)
+    require_mask(mask, before)
+    for name, indices in mask.indices.items():
+        if name not in values or values[name].shape != indices.shape:
+            raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
+        kind = before[name].dtype
+        if not bool(is_same(values[name].to(kind).to(values[name].dtype), values[name]).all()):
+            raise MaskError(
+                f"tasks.{task}: its values of {name} are {values[name].dtype}, which the base's {kind} rounds: pass base.float()"
+            )
+    held = {name: values[name].detach().to("cpu", before[name].dtype) for name in mask.indices}
+    return StoredMask(mask, held, {}, {})
+
+
+def union(masks: Sequence[GraftMask], name: str) -> Tensor:
+    """Flat indices of one tensor that any mask selects, rising."""
+    found = [mask.indices[name] for mask in masks if name in mask.indices]
+    return torch.cat(found).unique() if found else torch.empty(0, dtype=torch.int64)
+
+
+def _require_finite(name: str, how: str, start: Tensor, values: Tensor) -> None:
+    if not bool((is_finite(values) | is_same(start, values)).all()):
+        raise MaskError(f"{name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
 
 
 # --- Stitching --------------------------------------------------------------------------------------------------
@@ -122,38 +179,45 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
 
     Mean and sum give the same bits for every order of the grafts.  Raises MaskError for values that are more than their type holds.
     """
-    union, values = reduce(or_, (graft.mask for graft in grafts)), {}
-    for name, indices in union.indices.items():
-        there = [graft for graft in grafts if name in graft.mask.indices]
-        values[name] = _joined(there, name, indices, pretrained[name], rule)
-    return union, values
+    masks = [graft.mask for graft in grafts]
+    places = {name: union(masks, name) for name in pretrained if any(name in mask.indices for mask in masks)}
+    values = {name: _stitched(grafts, name, at, pretrained[name], rule) for name, at in places.items()}
+    for name, made in values.items():
+        _require_finite(name, rule, take_at(pretrained[name], places[name]), made)
+    return GraftMask(masks[0].region, places), values
 
 
-def _joined(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrained: Tensor, rule: str) -> Tensor:
+def _stitched(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrained: Tensor, rule: str) -> Tensor:
     """The values of one tensor at the indices of the union."""
-    kind = reduce(torch.promote_types, (graft.values[name].dtype for graft in grafts))
-    start = pretrained.detach().reshape(-1)[indices]
-    values = start.to(torch.promote_types(kind, start.dtype)).repeat(len(grafts), 1)
+    grafts = [graft for graft in grafts if name in graft.mask.indices]
+    given = [graft.values[name] for graft in grafts]
+    kind = (
+        reduce(torch.promote_types, {values.dtype for values in given})
+        if len({values.dtype for values in given}) > 1
+        else given[0].dtype
+    )
+    start = take_at(pretrained, indices)
+    values = start.to(kind if kind == start.dtype else torch.promote_types(kind, start.dtype)).repeat(len(grafts), 1)
     selected = torch.zeros(values.shape, dtype=torch.bool)
-    for row, graft in enumerate(grafts):
+    for row, (graft, own) in enumerate(zip(grafts, given, strict=True)):
         places = torch.searchsorted(indices, graft.mask.indices[name])
-        values[row, places], selected[row, places] = graft.values[name].to(values), True
+        values[row, places], selected[row, places] = own.to(values.dtype), True
     chosen = _of_row(values, selected.int().argmax(0))
     colliding = selected.sum(0) > 1
-    chosen[colliding] = RULES[rule](values[:, colliding], selected[:, colliding], start[colliding]).to(chosen)
-    chosen = chosen.to(kind)
-    if not bool(chosen.isfinite().all()):
-        raise MaskError(f"{name}: the {rule} of these grafts is more than {kind} holds; take another rule")
-    return chosen
+    if bool(colliding.any()):
+        chosen[colliding] = RULES[rule](values[:, colliding], selected[:, colliding], start[colliding]).to(chosen.dtype)
+    return chosen.to(kind)
 
 
-def _mean(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
-    return _total(values.double() * selected) / selected.sum(0)
+def _mean(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
+    if _is_whole(values):  # exact far beyond what a float64 holds
+        return _shifted(pretrained, _total(_moved(pretrained, values)) / selected.sum(0))
+    return _total(_wide(values) * selected) / selected.sum(0)
 
 
 def _sum(values: Tensor, _selected: Tensor, pretrained: Tensor) -> Tensor:
     # a graft that doesn't select a parameter has the pretrained value there, so it adds nothing
-    return pretrained.double() + _total(values.double() - pretrained.double())
+    return _shifted(pretrained, _total(_moved(pretrained, values)), wide=True)
 
 
 def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
@@ -162,7 +226,7 @@ def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
 
 
 def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
-    moved = (values.double() - pretrained.double()).abs()
+    moved = _moved(pretrained, values).abs()
     return _of_row(values, moved.masked_fill(~selected, -1).argmax(0))  # argmax gives the first of equals
 
 
@@ -177,6 +241,8 @@ RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 def _total(numbers: Tensor) -> Tensor:
     """Sums of the columns; sorted first, so that the order of the rows can't show."""
+    if numbers.is_complex():
+        return torch.view_as_complex(_total(torch.view_as_real(numbers)))
     return numbers.sort(0).values.sum(0)
 
 
@@ -188,8 +254,8 @@ def _of_row(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:
-    """finetuned - pretrained for every name of `pretrained`, float64, same shapes."""
-    return {name: finetuned[name].detach().double() - values.detach().double() for name, values in pretrained.items()}
+    """finetuned - pretrained for every name of `pretrained`, same shapes, float64, or complex128 of complex numbers."""
+    return {name: _moved(values.detach(), finetuned[name].detach()) for name, values in pretrained.items()}
 
 
 def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
@@ -198,7 +264,7 @@ def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
     Summed in the order of the tasks' names, so every order of `vectors` gives the same bits.
     """
     first, *others = sorted(vectors)
-    total = {name: values.double().clone() for name, values in vectors[first].items()}
+    total = {name: _wide(values).clone() for name, values in vectors[first].items()}
     for task in others:
         for name, values in vectors[task].items():
             total[name] += values
@@ -213,9 +279,33 @@ def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[st
     """
     if alpha == 0:
         return {name: values.detach().clone() for name, values in pretrained.items()}
-    return {
-        name: (values.detach().double() + alpha * vector[name]).to(values.dtype) for name, values in pretrained.items()
-    }
+    return {name: _shifted(values.detach(), vector[name], alpha) for name, values in pretrained.items()}
+
+
+def _is_whole(values: Tensor) -> bool:
+    return not (values.is_floating_point() or values.is_complex())
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.to(torch.complex128) if values.is_complex() else values.double()
+
+
+def _moved(before: Tensor, after: Tensor) -> Tensor:
+    """after - before in float64 or complex128, 0 where both are the same infinity or NaN; of whole numbers exactly."""
+    if _is_whole(before):
+        return (after.long() - before.long()).double()
+    moved = _wide(after) - _wide(before)
+    if not bool(torch.isfinite(moved.sum())):
+        moved.masked_fill_(is_same(before, after), 0)
+    return moved
+
+
+def _shifted(values: Tensor, vector: Tensor, alpha: float = 1.0, wide: bool = False) -> Tensor:
+    """values + alpha * vector in the type of the values, or the `wide` one in which it is summed; whole numbers are rounded at the end."""
+    if _is_whole(values):
+        return (values.long() + (alpha * vector).round().long()).to(values.dtype)
+    made = _wide(values) + alpha * vector
+    return made if wide else made.to(values.dtype)
 
 
 def alpha_grid(points: int) -> list[float]:
@@ -269,20 +359,32 @@ def merged_vector(
     """
     if how not in VECTORS:
         raise ValueError(f"unknown way {how!r}; known: {', '.join(VECTORS)}")
+    return dict(_vectors(how, pretrained, models, share, strictness, seed))
+
+
+def _vectors(
+    how: str, pretrained: Tensors, models: Models, share: float | None, strictness: float, seed: int
+) -> Tensors:
+    """The vector of VECTORS, each tensor made when it is asked for."""
     if how == TIES:
-        return ties_merge(pretrained, models, 0.2 if share is None else share)
+        return _ties(pretrained, models, 0.2 if share is None else share)
     if how == DARE:
-        return dare_merge(pretrained, models, 0.1 if share is None else share, seed)
-    total = summed(pretrained, models)
-    if how != CONSENSUS:
-        return total
-    masks = [tall_mask(task_vector(pretrained, model), total, strictness) for model in models.values()]
-    return within(total, agreed(masks))
+        return LazyTensors(pretrained, partial(_dropped, pretrained, models, 0.1 if share is None else share, seed))
+
+    def make(name: str) -> Tensor:
+        part = {name: pretrained[name]}
+        vectors = {task: task_vector(part, {name: model[name]}) for task, model in models.items()}
+        total = add(vectors)
+        if how == CONSENSUS:
+            total = within(total, agreed([tall_mask(vector, total, strictness) for vector in vectors.values()]))
+        return total[name]
+
+    return LazyTensors(pretrained, make)
 
 
 def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
     """The sum of the task vectors of `models` (task -> tensors), float64."""
-    return _by_tensor(pretrained, models, lambda _task, _name, vector: vector)
+    return merged_vector(ARITHMETIC, pretrained, models)
 
 
 def dare_merge(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[str, Tensor]:
@@ -290,47 +392,54 @@ def dare_merge(pretrained: Tensors, models: Models, share: float, seed: int) -> 
 
     The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.
     """
-
-    from peft.utils.merge_utils import random_pruning  # takes seconds to import
-
-    def drop(task: str, name: str, vector: Tensor) -> Tensor:
-        with seeded_torch("dare", seed, task, name):
-            return random_pruning(vector, share, rescale=True)
-
-    return _by_tensor(pretrained, models, drop)
+    return merged_vector(DARE, pretrained, models, share, seed=seed)
 
 
 def ties_merge(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
     """TIES of the task vectors, float64: trim each to a `share` of its entries, elect signs, merge."""
+    return merged_vector(TIES, pretrained, models, share)
+
+
+def _dropped(pretrained: Tensors, models: Models, share: float, seed: int, name: str) -> Tensor:
+    from peft.utils.merge_utils import random_pruning  # takes seconds to import
+
+    vectors = {}
+    for task, model in models.items():
+        vector = _moved(pretrained[name], model[name].detach())
+        with seeded_torch("dare", seed, task, name):
+            kept = random_pruning(torch.ones(vector.shape, dtype=torch.float64), share, rescale=False)
+        vectors[task] = {name: vector * kept / share}
+    return add(vectors)[name]
+
+
+def _ties(pretrained: Tensors, models: Models, share: float) -> Tensors:
     from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge
 
-    region = Region({name: tuple(values.shape) for name, values in pretrained.items()})
-    budget = region.budget(share)
-    kept = {task: top_k(region, movement(pretrained, model, region), budget) for task, model in models.items()}
-    merged = {}
-    for name, values in pretrained.items():
-        stack = torch.stack([_trimmed(values, models[task][name], kept[task], name) for task in sorted(models)])
-        merged[name] = disjoint_merge(stack, calculate_majority_sign_mask(stack))
-    return merged
+    region = Region({name: tuple(pretrained[name].shape) for name in pretrained})
+    least = {task: _least_kept(region, movement(pretrained, model, region), share) for task, model in models.items()}
+
+    def make(name: str) -> Tensor:
+        before = pretrained[name]
+        if before.is_complex():
+            raise MaskError(f"{name}: ties elects signs, and complex numbers have none; take another way")
+        places = torch.arange(before.numel()).reshape(before.shape) + region.starts[name]
+        stack = []
+        for task in sorted(models):
+            after, (limit, last) = models[task][name].detach(), least[task]
+            moved = distance(before, after)
+            kept = (moved > limit) | ((moved == limit) & (places <= last))
+            stack.append(torch.where(kept, _moved(before, after), 0.0))
+        stack = torch.stack(stack)
+        return disjoint_merge(stack, calculate_majority_sign_mask(stack))
+
+    return LazyTensors(pretrained, make)
 
 
-def _trimmed(pretrained: Tensor, finetuned: Tensor, kept: GraftMask, name: str) -> Tensor:
-    vector = torch.zeros(pretrained.numel(), dtype=torch.float64)
-    if name in kept.indices:
-        places = kept.indices[name]
-        vector[places] = finetuned.reshape(-1)[places].double() - pretrained.reshape(-1)[places].double()
-    return vector.reshape(pretrained.shape)
-
-
-def _by_tensor(pretrained: Tensors, models: Models, change: Callable[[str, str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """The sum of changed task vectors, one tensor at a time: vectors of whole models would take eight bytes a parameter."""
-    total = {}
-    for name, values in pretrained.items():
-        vectors = {
-            task: {name: change(task, name, task_vector({name: values}, model)[name])} for task, model in models.items()
-        }
-        total |= add(vectors)
-    return total
+def _least_kept(region: Region, moved: Tensors, share: float) -> tuple[float, int]:
+    """Of the `share` of parameters that moved furthest the least movement, and the last place with it that is among them."""
+    values, places = best(region, moved, region.budget(share))
+    least = values.min() if len(values) else torch.tensor(torch.inf)
+    return float(least), int(places[values == least].max()) if len(values) else -1
 
 
 def tall_mask(vector: Tensors, total: Tensors, strictness: float) -> dict[str, Tensor]:

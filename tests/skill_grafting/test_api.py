@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 import skill_grafting as sg
 from skill_grafting import merging
 from skill_grafting.errors import GraftError
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, unwrapped
 from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import NAMES
@@ -326,6 +328,92 @@ def test_merging_is_that_of_the_pipeline():
         assert same({name: one.detach() for name, one in sg.merge(base, tasks, how).named_parameters()}, tensors), how
     alone = {"a": (models["a"], masks["a"])}
     assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in merging.RULES)
+
+
+MERGED = {
+    "complex": torch.tensor([1 + 2j, 3 + 4j, -1j]),
+    "whole numbers": torch.tensor([2**60 + 1, 3, -5]),
+    "narrow whole numbers": torch.tensor([250, 3, 5], dtype=torch.uint8),
+    "infinities": torch.tensor([0.0, -math.inf, math.nan]),
+    "zeros": torch.tensor([-0.0, 0.0, 1.0]),
+    "float16": torch.tensor([60000.0, 1.0, -2.0], dtype=torch.float16),
+    "bfloat16": torch.tensor([3.0, 1.0, -2.0], dtype=torch.bfloat16),
+}
+
+
+def bits(values: Tensor) -> list[int]:
+    return values.detach().contiguous().view(torch.uint8).tolist()
+
+
+@pytest.mark.parametrize("how", [*merging.RULES, *merging.VECTORS])
+@pytest.mark.parametrize("kind", MERGED)
+def test_merging_leaves_alone_what_nobody_selected_and_what_did_not_move(kind, how):
+    values = MERGED[kind]
+    base = Any_(x=nn.Parameter(values.clone(), requires_grad=False))
+    tuned, other = fine_tuned(nn.Sequential(base.body), 1), fine_tuned(nn.Sequential(base.body), 2)
+    one, two = Any_(x=base.x), Any_(x=nn.Parameter(values.clone(), requires_grad=False))
+    one.body, two.body = tuned[0], other[0]
+    region = Region({"body.weight": (8, 8), "x": (3,)})
+    without = GraftMask(region, {"body.weight": torch.arange(40)})
+    for mask in (without, GraftMask.full(region)):  # with the second one, x is selected and didn't move
+        if how == "ties" and kind == "complex":
+            continue
+        made = sg.merge(base, {"a": (one, mask), "b": (two, mask)}, how, share=0.9)
+        assert bits(made.x) == bits(base.x)
+        assert torch.equal(made.body.weight.view(-1)[40:], base.body.weight.view(-1)[40:]) or mask is not without
+        assert not torch.equal(made.body.weight, base.body.weight), "control"
+
+
+def merged_x(before: list, afters: list[list], how: str, **options: object) -> Tensor:
+    """x merged of models in which it is these values."""
+    models = [nn.ParameterDict({"x": nn.Parameter(torch.as_tensor(x), requires_grad=False)}) for x in (before, *afters)]
+    mask = GraftMask.full(Region({"x": tuple(models[0]["x"].shape)}))
+    return sg.merge(models[0], {str(n): (model, mask) for n, model in enumerate(models[1:])}, how, **options)["x"]
+
+
+@pytest.mark.parametrize(("how", "wanted"), [
+    ("mean", [2 + 1j, 5]), ("average", [2 + 1j, 5]), ("arithmetic", [3 + 2j, 9]), ("sum", [3 + 2j, 9]), ("largest", [2 + 1j, 6 + 0j]),
+])  # fmt: skip
+def test_complex_numbers_are_merged_as_such(how, wanted):
+    found = merged_x([1 + 0j, 1 + 0j], [[2 + 1j, 6 + 0j], [2 + 1j, 4 + 0j]], how)
+    torch.testing.assert_close(found, torch.tensor(wanted, dtype=found.dtype))
+    assert merged_x([1 + 0j], [[2 + 1j]], "dare", share=1.0).tolist() == [2 + 1j]
+
+
+def test_whole_numbers_are_merged_exactly_and_what_a_type_cannot_hold_is_refused():
+    big = 2**60
+    assert merged_x([big + 1, 7], [[big + 4, 7], [big + 6, 9]], "mean").tolist() == [big + 5, 8]
+    assert merged_x([big + 1, 7], [[big + 4, 7], [big + 6, 9]], "arithmetic").tolist() == [big + 9, 9]
+    half = torch.tensor([0.0], dtype=torch.float16)
+    for how in ("arithmetic", "sum"):
+        with pytest.raises(GraftError, match=f"x: the {how} of these grafts is more than torch.float16 holds"):
+            merged_x(half, [half + 60000, half + 60000], how)
+    with pytest.raises(GraftError, match="x: ties elects signs, and complex numbers have none"):
+        merged_x([1 + 0j], [[2 + 1j]], "ties")
+
+
+def test_a_patch_is_merged_as_its_model_and_mask_are():
+    base, *_ = small()
+    models = {task: fine_tuned(base, seed) for seed, task in enumerate("ab", start=2)}
+    masks = {task: sg.localize(base, model, sparsity=0.4, parameters="*") for task, model in models.items()}
+    patch = SimpleNamespace(mask=masks["a"], values={name: dict(models["a"].named_parameters())[name].detach().reshape(-1)[at]
+                                                     for name, at in masks["a"].indices.items()})  # fmt: skip
+    for how in ("mean", "ties"):
+        wanted = sg.merge(base, {task: (models[task], masks[task]) for task in models}, how)
+        assert same(state(sg.merge(base, {"a": patch, "b": (models["b"], masks["b"])}, how)), state(wanted))
+    narrow = copy.deepcopy(base).bfloat16()
+    bad = {
+        "torch.float64, which the base's torch.bfloat16 rounds: pass base.float": (narrow, {"a": patch}),
+        "tasks.a: has no": (base, {"a": SimpleNamespace(mask=patch.mask, values={})}),
+        r"tasks.a: should be a patch or \(tuned, mask\), not a Sequential; \(tuned, GraftMask.full": (base, {"a": models["a"]}),
+        r'tasks: should be {"name": patch, "other": \(tuned, mask\)}, not a list': (base, [(models["a"], masks["a"])]),
+        "not keys that are no text": (base, {1: (models["a"], masks["a"])}),
+        "base and tuned should be torch modules, not a GraftMask": (base, {"a": (masks["a"], models["a"])}),
+        "mask: should be a GraftMask, not a NoneType": (base, {"a": (models["a"], None)}),
+    }
+    for message, (model, tasks) in bad.items():
+        with pytest.raises(GraftError, match=message):
+            sg.merge(model, tasks)
 
 
 def test_calibration_is_equation_6():
