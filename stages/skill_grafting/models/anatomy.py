@@ -50,11 +50,6 @@ class ModelSpec:
         """Number of pretrained parameters, the second denominator of sparsity."""
         return sum(map(prod, self.pretrained.values()))
 
-    def head_shapes(self, labels: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of a new head for so many labels, by the name of its tensors; none where there is no such head."""
-        shapes = {name: self.shapes[name] for name in self.names([HEAD])}
-        return {name: (labels if size == SOME_LABELS else size, *rest) for name, (size, *rest) in shapes.items()}
-
     def names(self, groups: list[str]) -> list[str]:
         """Names of the parameters of some groups, in the model's order."""
         return [name for name, group in self.groups.items() if group in groups]
