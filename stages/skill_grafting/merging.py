@@ -22,9 +22,9 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from math import isfinite
+from math import isfinite, prod
 from numbers import Real
 from typing import Any
 
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import is_finite, is_same, put_at, take_at
+from .grafting.apply import AS_BITS, is_finite, is_same, put_at, take_at
 from .grafting.mask import GraftMask
 from .grafting.mask_file import StoredMask
 from .grafting.modules import fitting, require_mask
@@ -156,7 +156,12 @@ def _graft(base: nn.Module, task: str, entry: object) -> StoredMask:
 def union(masks: Sequence[GraftMask], name: str) -> Tensor:
     """Flat indices of one tensor that any mask selects, rising."""
     found = [mask.indices[name] for mask in masks if name in mask.indices]
-    return torch.cat(found).unique() if found else torch.empty(0, dtype=torch.int64)
+    if all(torch.equal(found[0], other) for other in found[1:]):
+        return found[0] if found else torch.empty(0, dtype=torch.int64)
+    marks = torch.zeros(prod(masks[0].region.shapes[name]), dtype=torch.bool)
+    for indices in found:
+        marks[indices] = True
+    return marks.nonzero().reshape(-1)
 
 
 def _require_finite(name: str, how: str, start: Tensor, values: Tensor) -> None:
@@ -191,13 +196,12 @@ def _stitched(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrain
     """The values of one tensor at the indices of the union."""
     grafts = [graft for graft in grafts if name in graft.mask.indices]
     given = [graft.values[name] for graft in grafts]
-    kind = (
-        reduce(torch.promote_types, {values.dtype for values in given})
-        if len({values.dtype for values in given}) > 1
-        else given[0].dtype
-    )
+    kind = reduce(_joint, (values.dtype for values in given))
     start = take_at(pretrained, indices)
-    values = start.to(kind if kind == start.dtype else torch.promote_types(kind, start.dtype)).repeat(len(grafts), 1)
+    odd = torch.float32 if kind.itemsize == 1 and kind.is_floating_point else torch.int64 if kind in AS_BITS else None
+    if odd:  # torch computes nothing in these
+        start, given = start.to(odd), [values.to(odd) for values in given]
+    values = start.to(odd or _joint(kind, start.dtype)).repeat(len(grafts), 1)
     selected = torch.zeros(values.shape, dtype=torch.bool)
     for row, (graft, own) in enumerate(zip(grafts, given, strict=True)):
         places = torch.searchsorted(indices, graft.mask.indices[name])
@@ -207,6 +211,10 @@ def _stitched(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrain
     if bool(colliding.any()):
         chosen[colliding] = RULES[rule](values[:, colliding], selected[:, colliding], start[colliding]).to(chosen.dtype)
     return chosen.to(kind)
+
+
+def _joint(first: torch.dtype, second: torch.dtype) -> torch.dtype:
+    return first if first == second else torch.promote_types(first, second)
 
 
 def _mean(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
@@ -371,13 +379,15 @@ def _vectors(
     if how == DARE:
         return LazyTensors(pretrained, partial(_dropped, pretrained, models, 0.1 if share is None else share, seed))
 
+    def vectors(name: str) -> Iterator[Tensor]:  # one at a time, in the order in which `add` sums them
+        return (_moved(pretrained[name].detach(), models[task][name].detach()) for task in sorted(models))
+
     def make(name: str) -> Tensor:
-        part = {name: pretrained[name]}
-        vectors = {task: task_vector(part, {name: model[name]}) for task, model in models.items()}
-        total = add(vectors)
+        total = _sum_of(vectors(name))
         if how == CONSENSUS:
-            total = within(total, agreed([tall_mask(vector, total, strictness) for vector in vectors.values()]))
-        return total[name]
+            masks = (tall_mask({name: vector}, {name: total}, strictness) for vector in vectors(name))
+            total *= sum(mask[name].to(torch.uint8 if len(models) < 256 else torch.int32) for mask in masks) >= LEAST
+        return total
 
     return LazyTensors(pretrained, make)
 
@@ -403,13 +413,21 @@ def ties_merge(pretrained: Tensors, models: Models, share: float) -> dict[str, T
 def _dropped(pretrained: Tensors, models: Models, share: float, seed: int, name: str) -> Tensor:
     from peft.utils.merge_utils import random_pruning  # takes seconds to import
 
-    vectors = {}
-    for task, model in models.items():
-        vector = _moved(pretrained[name], model[name].detach())
+    def dropped(task: str) -> Tensor:
+        vector = _moved(pretrained[name], models[task][name].detach())
         with seeded_torch("dare", seed, task, name):
             kept = random_pruning(torch.ones(vector.shape, dtype=torch.float64), share, rescale=False)
-        vectors[task] = {name: vector * kept / share}
-    return add(vectors)[name]
+        return vector.mul_(kept).div_(share)
+
+    return _sum_of(dropped(task) for task in sorted(models))
+
+
+def _sum_of(vectors: Iterator[Tensor]) -> Tensor:
+    """The sum of vectors that are made one at a time, in the first one's memory."""
+    total = next(vectors)
+    for vector in vectors:
+        total += vector
+    return total
 
 
 def _ties(pretrained: Tensors, models: Models, share: float) -> Tensors:

@@ -57,6 +57,13 @@ def is_same(first: Tensor, second: Tensor) -> Tensor:
     return (first == second) | (first.isnan() & second.isnan())
 
 
+def is_equal(first: Tensor, second: Tensor) -> bool:
+    """`torch.equal`, of types that it doesn't compare, too: those of eight bits by their bits."""
+    if first.is_floating_point() and first.itemsize == 1 and first.dtype == second.dtype:
+        first, second = first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
+    return torch.equal(first, second)
+
+
 def is_finite(values: Tensor) -> Tensor:
     """Where values are finite numbers; bool."""
     return torch.isfinite(values.float() if values.itemsize == 1 and values.is_floating_point() else values)

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, ParamsError
-from .apply import take_at
+from .apply import is_equal, take_at
 from .mask import GraftMask
 from .places import Places, swapped, write
 from .region import Tensors, named_weights, unwrapped
@@ -77,7 +76,7 @@ def changes_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Changes:
     heads = (heads_of(base) | named_heads(mask)) - mask.region.shapes.keys()
     buffers = before.keys() - named_weights(base).keys()
     whole = [
-        name for name in before if name in heads or (name in buffers and not torch.equal(before[name], after[name]))
+        name for name in before if name in heads or (name in buffers and not is_equal(before[name], after[name]))
     ]
     changes: Changes = [(name, at, take_at(after[name], at)) for name, at in mask.indices.items() if len(at)]
     require_separate(before, [*whole, *(name for name, _, _ in changes)])

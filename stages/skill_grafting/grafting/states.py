@@ -61,7 +61,7 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
     whole = heads_of(base) | {*whole}
     before, after = (_state(model) for model in models)
     for name in _tables(models[0]) | _tables(models[1]):
-        if _kind(before.get(name)) != _kind(after.get(name)):
+        if not _is_fit(before.get(name), after.get(name)):
             before.pop(name, None), after.pop(name, None)
     for name in {**before, **after}:
         _require_fit(name, before.get(name), after.get(name), name in whole)
@@ -168,19 +168,28 @@ def _has_extra(part: nn.Module) -> bool:
     return type(part).get_extra_state is not nn.Module.get_extra_state
 
 
-def _kind(values: Tensor | None, whole: bool = False) -> str:
+def _kind(values: Tensor | None, whole: bool) -> str:
     return "missing" if values is None else f"{'' if whole else [*values.shape]} of {values.dtype}"
 
 
+def _is_fit(before: Tensor | None, after: Tensor | None, whole: bool = False) -> bool:
+    """True for tensors of one shape, unless they travel whole, of which the first one's type holds the second one's numbers."""
+    there = before is not None and after is not None
+    return there and (whole or before.shape == after.shape) and _holds(before.dtype, after.dtype)
+
+
 def _require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool) -> None:
-    first, second = (_kind(values, whole) for values in (before, after))
-    shapes = before is not None and after is not None and (whole or before.shape == after.shape)
-    if first == second or (shapes and _holds(before.dtype, after.dtype)):
+    if _is_fit(before, after, whole):
         return
-    hint = ""
-    if shapes and before.is_floating_point() and after.is_floating_point():
-        kind = str(before.dtype)
-        hint = f"; pass base.to({after.dtype}), or tuned.to({kind}), which rounds it"
+    first, second, hint = _kind(before, whole), _kind(after, whole), ""
+    if (
+        before is not None
+        and after is not None
+        and before.shape == after.shape
+        and before.is_floating_point()
+        and after.is_floating_point()
+    ):
+        hint = f"; pass base.to({after.dtype}), or tuned.to({before.dtype}), which rounds it"
     what = f"{name} is {first} in the base, {second} in the tuned one"
     raise ModelError(f"the models need the same architecture and dtype: {what}{hint}")
 

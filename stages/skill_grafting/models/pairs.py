@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import ModelError, ParamsError
-from ..grafting.apply import is_finite, is_plain, is_same
+from ..grafting.apply import is_equal, is_finite, is_plain, is_same
 from ..grafting.mask import GraftMask
 from ..grafting.modules import Parameters, chosen
 from ..grafting.places import write
@@ -130,7 +130,7 @@ class Pair:
             after, start = self.after[name], before.get(name)
             if start is not None:
                 after, start = after.to(start.device), start if start.shape == after.shape else None
-            if start is not None and torch.equal(start, after):
+            if start is not None and is_equal(start, after):
                 continue
             sides = {"tuned": after} | ({} if start is None else {"base": start})
             if not all(map(is_plain, sides.values())):
