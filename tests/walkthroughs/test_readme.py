@@ -12,7 +12,7 @@ ELSEWHERE = {"make setup", "make repro", ". .venv/bin/activate"}
 COMMANDS = [
     command
     for language, block in fenced("README.md")
-    for line in block.splitlines()
+    for line in block.replace("\\\n", "").splitlines()
     if language == "bash" and (command := line.partition(" #")[0].strip())
 ]
 
@@ -39,3 +39,4 @@ def test_a_graft_is_localized_applied_and_inspected(story):
     assert (copy.folder / "shared/movies/patch.safetensors").is_file()
     assert (copy.folder / "shared/movies-model/model.safetensors").is_file()
     assert any("movies" in run.text for line, run in runs.items() if line.startswith("graft inspect"))
+    assert any("positive (%)" in run.text for line, run in runs.items() if line.startswith("graft predict"))

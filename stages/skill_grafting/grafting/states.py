@@ -23,7 +23,7 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 # what a layer of peft's says about its adapters
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
 # settings of a part that change nothing in eval mode, or that running it changes
-HARMLESS = re.compile("training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing")
+HARMLESS = re.compile("num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing")
 SETTINGS = (bool, int, float, str, type(None))
 # how many numbers of a tensor are looked at before all are
 FIRST = 4096
@@ -246,6 +246,9 @@ def _require_alike(base: nn.Module, tuned: nn.Module) -> None:
             what = f"{name} is {kinds[0]} in the base, {kinds[1]} in the tuned one"
             raise ModelError(f"the models need the same architecture and dtype: {what}")
         own = [{key: value for key, value in vars(part).items() if _is_setting(key, value)} for part in (first, second)]
+        # of a table it is about gradients alone; what counts positions from it has one itself
+        if isinstance(first, nn.Embedding) or hasattr(first, "base_model_prefix"):
+            own[0].pop("padding_idx", None)
         for key in own[0].keys() & own[1].keys():
             values = [side[key] for side in own]
             if values[0] != values[1] and values[0] == values[0]:  # NaN is none
