@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from skill_grafting import runtime
-from skill_grafting.api import localize
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.grafting.apply import transplant
@@ -19,7 +18,6 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders, read_rows, write_json
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.merging import (
     AVERAGE,
     CONSENSUS,
@@ -117,9 +115,8 @@ def graft_of(method: str, task: str, seed: int, params: Params, machine: Runtime
     """The graft of a task by the localizer and size in a name such as stitch_0.01."""
     localizer, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    budget = Budget.of(cell.region, share, "combination.methods")
     loss, seed = cell.objective(), cell.draws(localizer)
-    mask = localize(cell.pretrained, cell.finetuned, sparsity=budget, method=params.localizer, loss=loss, seed=seed)
+    mask = cell.masks(params.localizer, [share], "combination.methods", loss, seed)[share]
     return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 

@@ -1,11 +1,9 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
 from skill_grafting import runtime
-from skill_grafting.api import localize
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.evidence import draws
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
@@ -40,13 +38,9 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
     A region does not depend on which other sizes there are.
     """
-    words = "skill", name, task, cell.seed
-    sizes = {size: Budget.of(cell.region, size, "skill.sparsities") for size in params.skill.sparsities}
-    found = localize(
-        cell.pretrained, cell.finetuned, sparsity=[*sizes.values()], method=getattr(params.localizer, name),
-        loss=cell.objective_of(task, words, cell.rows_of(task, "dev")), seed=draws(*words), progress=False,
-    )  # fmt: skip
-    return {size: found[budget] for size, budget in sizes.items()}
+    words, localizer = ("skill", name, task, cell.seed), getattr(params.localizer, name)
+    loss = cell.objective_of(task, words, cell.rows_of(task, "dev"))
+    return cell.masks(localizer, params.skill.sparsities, "skill.sparsities", loss, draws(*words))
 
 
 @stage

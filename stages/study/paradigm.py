@@ -55,7 +55,8 @@ def predict_by_size(
 ) -> dict[str, dict[str, Any]]:
     """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
     axes, sizes = {}, params.paradigm.sparsities
-    masks = cell.masks("learned", params.localizer.learned, sizes, "paradigm.sparsities", train_rows)
+    loss, seed = cell.objective(train_rows), cell.draws("learned")
+    masks = cell.masks(params.localizer.learned, sizes, "paradigm.sparsities", loss, seed)
     for sparsity, found in masks.items():
         size = found.selected
         moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, size)

@@ -21,7 +21,7 @@ from stages.workflow.core.stage import stage
 def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> Iterator[str]:
     """Store a cell's mask by one localizer at each size, all from one ranking, and its graft's predictions; gives a line for each."""
     cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
-    masks = cell.masks(name, getattr(params.localizer, name), sizes, "sweep.sparsities")
+    masks = cell.masks(getattr(params.localizer, name), sizes, "sweep.sparsities", cell.objective(), cell.draws(name))
     for sparsity, mask in masks.items():
         yield _measured(name, sparsity, cell, mask, params)
 

@@ -137,7 +137,8 @@ def regions_at(
     labels = [predictions.label_names[index] for index in said]
     rows = [{**row, "label": label} for row, label in zip(train_rows, labels, strict=True)]
     then, sizes = replace(cell, finetuned=at), params.trajectory.checkpoints.sparsities
-    return then.masks("learned", params.localizer.learned, sizes, "trajectory.checkpoints.sparsities", rows)
+    loss, seed = then.objective(rows), then.draws("learned")
+    return then.masks(params.localizer.learned, sizes, "trajectory.checkpoints.sparsities", loss, seed)
 
 
 def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]) -> None:

@@ -338,15 +338,15 @@ def test_the_record_of_a_trajectory(after_main, mode):
 
 def test_regions_are_learned_from_what_the_checkpoint_says(after_main, monkeypatch):
     after_main("standard")
-    masks, heads, given = GraftCell.masks, [], []
+    objective, heads, given = GraftCell.objective, [], []
 
-    def gather(cell: GraftCell, *rest: Any) -> Any:
+    def gather(cell: GraftCell, rows: list[dict]) -> Any:
         live = cell.model.parameters()
         heads.extend(torch.equal(live[name], cell.finetuned[name]) for name in cell.head)
-        given.append(rest[-1])
-        return masks(cell, *rest)
+        given.append(rows)
+        return objective(cell, rows)
 
-    monkeypatch.setattr(GraftCell, "masks", gather)
+    monkeypatch.setattr(GraftCell, "objective", gather)
     few = TRAINING.model_copy(update={"max_steps": 4})
     trace("toy", SEED, params(finetune=few, trajectory=trajectory_settings(every=2, region_step=2)), runtime())
     labels = [[row["label"] for row in rows] for rows in given]

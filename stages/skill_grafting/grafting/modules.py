@@ -91,14 +91,14 @@ def places_in(model: nn.Module, changes: Changes) -> Places:
 
 def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> tuple[dict[str, Tensor], Tensors]:
     """Parameters and buffers of both (see `states_of`); raises ModelError if they or the mask are of several architectures."""
-    before, after = states_of(base, tuned, named_heads(mask) if isinstance(mask, GraftMask) else ())
+    before, after = states_of(base, tuned, named_heads(mask))
     require_mask(mask, before)
     return before, after
 
 
 def named_heads(mask: GraftMask) -> set[str]:
-    """The parameters that were named as heads when the mask was found."""
-    return {*mask.record.get("heads", ())}
+    """The parameters that were named as heads when the mask was found; none of what is no mask, which `require_mask` refuses."""
+    return {*mask.record.get("heads", ())} if isinstance(mask, GraftMask) else set()
 
 
 def require_mask(mask: GraftMask, weights: Tensors) -> None:

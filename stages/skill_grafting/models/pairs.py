@@ -5,22 +5,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import ModelError, ParamsError
 from ..grafting.apply import is_equal, is_finite, is_plain, is_same
-from ..grafting.mask import GraftMask
 from ..grafting.modules import Parameters, chosen
 from ..grafting.places import write
 from ..grafting.region import PART, Region, Tensors, named_weights, unwrapped
 from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
+from ..localizers.movement import distance
+from ..settings import Group
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
-GROUPS = ("layers", "embeddings", "pooler", "lm_head")
+GROUPS = get_args(Group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +97,6 @@ class Pair:
         names = self.config.get("id2label") or {}
         return [str(names[number]) for number in sorted(names)] if self.heads else []
 
-    def require(self, mask: GraftMask) -> None:
-        """Raise an error unless a mask is of these two models."""
-        if not isinstance(mask, GraftMask):
-            raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
-        for name, shape in mask.region.shapes.items():
-            if name not in self.before or tuple(self.before[name].shape) != shape:
-                raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
-
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
         model, after = copied(self.model), self.after
@@ -148,12 +144,8 @@ class Pair:
         before, squares = self.compared, {}
         for name in self.weights:
             if name in before and name in self.after and before[name].shape == self.after[name].shape:
-                parts = zip(
-                    *(side[name].detach().reshape(-1).split(PART) for side in (before, self.after)), strict=True
-                )
-                squares[name] = sum(
-                    float((new.to(old.device) - old).abs().double().square().sum()) for old, new in map(_wide, parts)
-                )
+                parts = zip(*(side[name].reshape(-1).split(PART) for side in (before, self.after)), strict=True)
+                squares[name] = sum(squared_distance(*part) for part in parts)
         return squares
 
     @property
@@ -224,18 +216,23 @@ class Pair:
         return lambda name: groups[name] in names or name in members
 
 
-def _wide(parts: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Both in a type that rounds no difference to the digits of a narrow one."""
-    return [part.float() if part.dtype in (torch.bfloat16, torch.float16) else part for part in parts]
+def squared_distance(before: Tensor, after: Tensor) -> float:
+    """The sum of the squared distances between values, in float64."""
+    return float(distance(before.detach(), after.detach()).double().square().sum())
 
 
 def config_of(model: nn.Module) -> dict[str, Any]:
     """Settings of a model of transformers that say how its logits are read."""
     if (config := getattr(model, "config", None)) is None:
         return {}
-    padding = getattr(config.get_text_config() if hasattr(config, "get_text_config") else config, "pad_token_id", None)
+    padding = getattr(text_config(config), "pad_token_id", None)
     known = {name: getattr(config, name, None) for name in ("problem_type", "id2label")}
     return {"pad_token_id": padding if padding is None or padding >= 0 else None, **known}
+
+
+def text_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
+    """The part of a config that is about texts, which may be the config itself."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once

@@ -30,7 +30,6 @@ class StoredPair(Pair):
 
     base: Named = field(kw_only=True)
     tuned: Named = field(kw_only=True)
-    tuned_model: "PreTrainedModel" = field(kw_only=True)
     spec: ModelSpec = field(kw_only=True)
     unread: list[str] = field(kw_only=True)
 
@@ -120,7 +119,6 @@ def read_pair(
         config_of(other_model),
         base=named,
         tuned=other,
-        tuned_model=other_model,
         spec=spec,
         unread=unread(other, other_model),
     )

@@ -11,7 +11,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
 from ..models.checkpoints import listed
-from ..models.pairs import Pair
+from ..models.pairs import Pair, squared_distance
 from ..models.stored_pairs import StoredPair
 from .card import Scores
 
@@ -47,11 +47,11 @@ def parsed(text: str) -> object:
 
 def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:
     """The part of the region's squared movement that the mask holds."""
-    held, before = 0.0, pair.compared
-    for name, at in mask.indices.items():
-        old, new = (take_at(side[name], at).double() for side in (before, pair.after))
-        held += float((new - old).square().sum())
-    return held / sum(moved[name] for name in mask.region.shapes)
+    before = pair.compared
+    held = [
+        squared_distance(take_at(before[name], at), take_at(pair.after[name], at)) for name, at in mask.indices.items()
+    ]
+    return sum(held) / sum(moved[name] for name in mask.region.shapes)
 
 
 def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str, float]) -> list[str]:

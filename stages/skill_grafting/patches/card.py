@@ -30,15 +30,20 @@ def write_folder(target: Path, patch: PatchContent, form: str, write: Callable[[
     """A new folder with the patch, or with what `write` makes of it and says of that, and its card; gives one line about it."""
     with replacing(target, fresh=True) as folder:
         folder.mkdir()
-        if write is None:
-            write_patch(folder / PATCH, patch)
-            held = ""
-        else:
-            held = write(folder)
-        (folder / CARD).write_text(card_text(patch, form, held), encoding="utf-8")
+        held = write_files(folder, patch, form, write)
     kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
     about = f"{target}: {form} of {patch.use.base} for {patch.use.title}, {kilobytes:,.0f} kB, {patch.size}"
     return f"{about}; {held}" if held else about
+
+
+def write_files(
+    folder: Path, patch: PatchContent, form: str = AS_PATCH, write: Callable[[Path], str] | None = None
+) -> str:
+    """The patch, or what `write` makes of it, and its card in a folder; gives what `write` says of it."""
+    held = write(folder) if write else write_patch(folder / PATCH, patch)
+    with replacing(folder / CARD) as partial:
+        partial.write_text(card_text(patch, form, held or ""), encoding="utf-8")
+    return held or ""
 
 
 def card_text(patch: PatchContent, form: str, held: str = "") -> str:

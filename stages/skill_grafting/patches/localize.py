@@ -36,7 +36,7 @@ def localize(**options: Any) -> str:
     rows = Rows.read(request, pair, task, length) if request.data else None
     region = region_for(request, pair)
     masks = api.localize(
-        pair, sparsity=sizes, method=localizer, parameters=request.region or None,
+        pair, sparsity=sizes, method=localizer, parameters=region.shapes.__contains__,
         loss=rows and rows.objective([*region.shapes], request.seed),
         seed=draws(request.localizer, task.name, request.seed),
     )  # fmt: skip

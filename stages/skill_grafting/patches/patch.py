@@ -20,13 +20,13 @@ from ..errors import MaskError, ModelError, ParamsError
 from ..grafting.apply import take_at
 from ..grafting.mask import FLOATS, GraftMask
 from ..grafting.mask_file import StoredMask
-from ..grafting.modules import Parameters
+from ..grafting.modules import Parameters, named_heads, require_mask
 from ..grafting.places import Places, swapped, unswapped, write
 from ..grafting.region import Region, Tensors, named_weights
 from ..grafting.states import copied
 from ..io import replacing
-from ..models.pairs import Pair, Side
-from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch, write_patch
+from ..models.pairs import Pair, Side, text_config
+from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch
 
 
 class Patch(PatchContent, ModelHubMixin):
@@ -61,10 +61,8 @@ class Patch(PatchContent, ModelHubMixin):
         `verbalizer` that a language model's labels are read by; `origin`: name, source (hub, local) and revision of the base, by
         default as its config has them.
         """
-        if not isinstance(mask, GraftMask):
-            raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
-        pair = Pair.of(base, tuned, heads or mask.record.get("heads"))
-        pair.require(mask)
+        pair = Pair.of(base, tuned, heads or [*named_heads(mask)])
+        require_mask(mask, pair.before)
         if pair.extra:
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
         whole = [name for name in pair.whole if name not in mask.region.shapes]
@@ -162,11 +160,9 @@ class Patch(PatchContent, ModelHubMixin):
             self.push_to_hub(hub.pop("repo_id", folder.name), **hub)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        from .card import CARD, card_text
+        from .card import write_files
 
-        write_patch(save_directory / PATCH, self)
-        with replacing(save_directory / CARD) as partial_file:
-            partial_file.write_text(card_text(self, "patch"), encoding="utf-8")
+        write_files(save_directory, self)
 
     @classmethod
     def from_pretrained(
@@ -229,8 +225,9 @@ class Patch(PatchContent, ModelHubMixin):
 
     def _fitted(self, model: nn.Module, title: str) -> Places:
         """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
-        weights = {**named_weights(model), **dict(model.named_buffers())}
-        parameters = {name: weight for name, weight in named_weights(model).items() if name not in self.head}
+        parameters = named_weights(model)
+        weights = {**parameters, **dict(model.named_buffers())}
+        parameters = {name: weight for name, weight in parameters.items() if name not in self.head}
         with unswapped(model):
             require_base(self, parameters, title)
         if strange := [name for name in self.head if name not in weights]:
@@ -316,5 +313,7 @@ def _configs(model: nn.Module, options: Mapping[str, Any]) -> list[tuple[Any, Ma
     """A model's config with settings for it, and the one of texts inside it with those that a classifier reads there."""
     if (config := getattr(model, "config", None)) is None:
         return []
-    inner = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return [(config, options), (inner, {name: value for name, value in options.items() if name == "pad_token_id"})]
+    return [
+        (config, options),
+        (text_config(config), {name: value for name, value in options.items() if name == "pad_token_id"}),
+    ]

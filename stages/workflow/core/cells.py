@@ -64,13 +64,13 @@ class GraftCell:
         return objective_of(self.model, self.region.shapes, rows, self.rows("dev"), ("mask", self.task, self.seed))
 
     def masks(
-        self, name: str, localizer: Localizer, sizes: list[float], setting: str, train_rows: list[dict] | None = None
+        self, localizer: Localizer, sizes: list[float], setting: str, loss: Objective, seed: Generator
     ) -> dict[float, GraftMask]:
         """Size -> the mask by a localizer, each as if it were the only one; `setting` names the sizes in messages."""
         budgets = {size: Budget.of(self.region, size, setting) for size in sizes}
         found = localize(
-            self.pretrained, self.finetuned, sparsity=[*budgets.values()], method=localizer,
-            loss=self.objective(train_rows), seed=self.draws(name), progress=False,
+            self.pretrained, self.finetuned, sparsity=[*budgets.values()], method=localizer, loss=loss, seed=seed,
+            progress=False,
         )  # fmt: skip
         return {size: found[budget] for size, budget in budgets.items()}
 
