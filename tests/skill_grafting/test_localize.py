@@ -143,6 +143,15 @@ def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, n
     assert not mask.equals(found("random" if name in ("movement", "lota") else "movement")), "control"
 
 
+def test_the_curve_without_rows_tells_how_much_the_fewest_hold(pico_bert, tuned, tmp_path, monkeypatch, capsys):
+    titles = []
+    monkeypatch.setattr("skill_grafting.curves.save_figure", lambda axes, _path, note: titles.append(f"{axes.get_title()}: {note}"))
+    localize(pico_bert, tuned, tmp_path / "patch", "--sparsity 0.1 0.01 --region layers")
+    held = re.findall(r"([\d.]+) % of the region's squared movement", capsys.readouterr().out)
+    assert titles == [f"0.99 % of the parameters hold {held[0]} % of the squared movement: tuned0, by movement (n = 17,088 parameters)"]
+    assert float(held[0]) < float(held[1]), "control: of the smaller one"
+
+
 def test_what_the_pipeline_has_made_is_found_again(make_cell, tmp_path, capsys):
     """Its own folders: the mask, the fingerprint and the head are those that the stage `mask` would store."""
     cell = make_cell("standard")

@@ -13,6 +13,7 @@ from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
 from ..models.checkpoints import listed
 from ..models.pairs import Pair, squared_distance
 from ..models.stored_pairs import StoredPair
+from ..words import small_percent
 from .card import Scores
 
 
@@ -78,22 +79,26 @@ def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str,
 
 
 def save_curve(
-    path: Path, sizes: dict[str, float], scores: Scores, shares: dict[str, float], request: Namespace
+    path: Path, masks: dict[str, GraftMask], scores: Scores, shares: dict[str, float], request: Namespace
 ) -> None:
     """Draw the scores of the grafts of several sizes beside those of the other models, or the shares of the movement that they hold."""
     import pandas as pd
 
     from ..curves import plot_curve, save_figure
 
-    measured = {name: (row["score"], row["accuracy_se"], row["n"]) for name, row in scores.items()}
-    measured = measured or {name: (share, 0.0, 0) for name, share in shares.items()}
+    sizes, region = {name: mask.sparsity for name, mask in masks.items()}, next(iter(masks.values())).region
+    if scores:
+        measured = {name: (100 * row["score"], 100 * row["accuracy_se"]) for name, row in scores.items()}
+        what = f"n = {next(iter(scores.values()))['n']:,} test rows, bars: 95 %"
+    else:
+        measured = {name: (100 * share, None) for name, share in shares.items()}
+        what = f"n = {region.size:,} parameters"
     rows = [("grafted" if name in sizes else name, sizes.get(name), *values) for name, values in measured.items()]
-    table = pd.DataFrame(rows, columns=["model", "sparsity", "score", "se", "n"])
-    table[["score", "se"]] *= 100
-    what = f"n = {table.n.max():,} test rows, bars: 95 %" if scores else "no rows were given to score on"
-    label = "accuracy (%)" if scores else "share of the squared movement (%)"
-    save_figure(
-        plot_curve(table, label=label),
-        path,
-        f"{request.task or Path(request.finetuned).name}, by {request.localizer} ({what})",
-    )
+    table = pd.DataFrame(rows, columns=["model", "sparsity", "score", "se"]).dropna(axis=1, how="all")
+    axes = plot_curve(table, label="accuracy (%)" if scores else "share of the squared movement (%)")
+    if not scores:  # what is found is how much the fewest hold
+        least = table.loc[table.sparsity.idxmin()]
+        axes.set_title(
+            f"{small_percent(least.sparsity)} of the parameters hold {least.score:.1f} % of the squared movement"
+        )
+    save_figure(axes, path, f"{request.task or Path(request.finetuned).name}, by {request.localizer} ({what})")

@@ -54,9 +54,7 @@ def localize(**options: Any) -> str:
         lines.append(write_folder(target if len(sizes) == 1 else target / f"{size:g}", patch, AS_PATCH))
         lines.append(f"{percent(shares[variant])} % of the region's squared movement.")
     if len(sizes) > 1:
-        save_curve(
-            target / "curve.png", {name: mask.sparsity for name, mask in grafts.items()}, scores, shares, request
-        )
+        save_curve(target / "curve.png", grafts, scores, shares, request)
     scored = tabulate(score_table(scores, "in %"), tablefmt="plain", disable_numparse=True)
     notes = [
         *assumptions(request, pair, region, moved),
