@@ -11,7 +11,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # file of the project -> its page; docs/README.md can't keep its name, which is that of a first page
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-PICTURES = ("plots/schematic_light.svg", "plots/schematic_dark.svg")
+PICTURES = ("plots/schematic_light.svg", "plots/schematic_dark.svg", "plots/accuracy.png")
 API = ROOT / "stages/skill_grafting/__init__.py"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 

@@ -177,7 +177,7 @@ def front_page() -> dict[str, tuple[str, str]]:
     sides = [frame.pivot(index=["task", "seed"], columns="variant", values=["score", "ece"]) for frame in (paper, rows)]
     start, tuned = (sides[1]["score", name] for name in ("pretrained", "finetuned"))
     same = [(sides[1][name, "grafted"] == sides[1][name, "movement_grafted"]) for name in ("score", "ece")]
-    assert f"in {(same[0] & same[1]).sum()} of {len(start)} cells" in README
+    assert f"In {(same[0] & same[1]).sum()} of {len(start)} runs" in README
     gain = ((sides[1]["score", "grafted"] - start) / (tuned - start)).where(tuned - start >= 0.05 - 1e-9)
     order = pd.read_csv(ROOT / "stages/continual/paper.csv").groupby("method").accuracy.mean()
     steps = read_json(ROOT / "metrics/reports/2026-11-26_base_continual/continual.json", DataError)["average"]
@@ -193,7 +193,7 @@ def front_page() -> dict[str, tuple[str, str]]:
         "share of the gain over this control that the graft keeps": ("", format(estimate(gain), "interval percent")),
         "calibration error (ECE), fine-tuned": both(lambda side: side["ece", "finetuned"]),
         "calibration error (ECE), grafted": both(lambda side: side["ece", "grafted"]),
-        "calibration error, fine-tuned less grafted": both(lambda side: side["ece", "finetuned"] - side["ece", "grafted"]),
+        "calibration error, fine-tuned minus grafted": both(lambda side: side["ece", "finetuned"] - side["ece", "grafted"]),
         "reduction of the mean ECE": both(lambda side: side["ece"], lambda ece: 1 - ece.grafted.mean() / ece.finetuned.mean()),
         "reduction of the ECE, mean over data sets": both(lambda side: side["ece"], lambda ece: (1 - ece.grafted / ece.finetuned).mean()),
         "accuracy after three tasks in sequence, naive": tuple(f"{100 * value:.1f}" for value in (order.naive, steps["naive"])),

@@ -7,8 +7,8 @@ from tests.dvc_project import TINY, Copy, Run, clone, fenced, make_original, sta
 pytestmark = pytest.mark.timeout(1800)
 
 SETTINGS = TINY | {"ood": {"sets": {}}}
-# what makes and enters the environment, and what runs before these
-ELSEWHERE = {"make setup", "make repro", ". .venv/bin/activate"}
+# what gets the project, makes and enters the environment, and what runs before these
+ELSEWHERE = {"git clone REPOSITORY skill-grafting", "cd skill-grafting", "make setup", "make repro", ". .venv/bin/activate"}
 COMMANDS = [
     command
     for language, block in fenced("README.md")
