@@ -121,7 +121,7 @@ def is_there(path: str) -> bool:
     example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
     return (
         any((ROOT / top / f"{plain}{end}").exists() for top in (".", "stages", "docs") for end in ("", ".py"))
-        or plain in (str(paths.PAGE), str(paths.LIVE), *INSIDE)
+        or plain in (str(paths.PAGE), *INSIDE)
         or any(lies_in(example, made) for made in MADE)
         or plain.startswith(("data/local/", "models/local/", ".dvc/"))
     )

@@ -67,7 +67,6 @@ class RuntimeParams(Section):
     batch_tokens: int = Field(ge=16)
     gradient_checkpointing: bool
     checkpoint_seconds: Weight
-    live: Literal["none", "dvclive"]
     resources: ResourceParams
 
 

@@ -1,15 +1,13 @@
 """Training moves what it was told to, the same way every time, and says so when it diverges."""
 
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import ParamsError, TrainingError
+from skill_grafting.errors import TrainingError
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, loss_gradient
 from skill_grafting.models.structure import groups_of
@@ -18,7 +16,6 @@ from skill_grafting.training import course
 from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
 from skill_grafting.training.grid import Trained, search
 from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
-from stages.finetune import live_curves
 from tests.pico import finetune_settings, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)
@@ -142,43 +139,6 @@ def test_the_best_grid_point_is_kept(make_cell):
     assert done.record["dev_accuracy"] == best["dev_accuracy"] == score[0]
     assert best["dev_loss"] == pytest.approx(-score[1]), "of dev, not of what it was trained on"
     assert min(point["dev_accuracy"] for point in done.record["grid"]) < best["dev_accuracy"], "control"
-
-
-def test_what_was_measured_is_reported_as_it_is_recorded_and_changes_no_bit(make_cell, monkeypatch):
-    logged: dict[str, list] = {}
-
-    class Live:
-        """As DVCLive's, with what it is called for."""
-
-        def __init__(self, folder: str, save_dvc_exp: bool, dvcyaml: str | None) -> None:
-            assert (save_dvc_exp, dvcyaml) == (False, None), "it makes no experiment and no dvc.yaml of its own"
-            self.steps = logged.setdefault(folder, [])
-
-        def log_metric(self, name: str, value: float) -> None:
-            self.steps.append((self.step, name, value))
-
-        def sync(self) -> None: ...
-        def __enter__(self) -> "Live":
-            return self
-
-        def __exit__(self, *error): ...
-
-    monkeypatch.setitem(sys.modules, "dvclive", SimpleNamespace(Live=Live))
-    cell, settings = (
-        make_cell("prompt").to_train(3),
-        finetune_settings(max_steps=15, learning_rates=[0.01, 0.1], eval_steps=5),
-    )
-    with live_curves("dvclive", "toy-3") as log_of:
-        done = finetune(cell, settings, log_of=log_of)
-    assert [*logged] == ["plots/live/toy-3/bs8_lr0.01", "plots/live/toy-3/bs8_lr0.1"]
-    told = logged[f"plots/live/toy-3/bs8_lr{done.record['chosen']['learning_rate']}"]
-    losses = [(entry["step"], "train_loss", entry["train_loss"]) for entry in done.record["curve"]]
-    scores = [(entry["step"], "dev_accuracy", entry["accuracy"]) for entry in done.record["dev"]]
-    assert {*losses, *scores} <= {*told} and len(told) == len(losses) + 2 * len(scores) > 4
-    assert not moved(values_of(done.model), values_of(finetune(cell, settings).model))
-    monkeypatch.setitem(sys.modules, "dvclive", None)
-    with pytest.raises(ParamsError, match="runtime.live: dvclive is not installed"), live_curves("dvclive", "toy-3"):
-        pass
 
 
 def test_the_first_of_equal_grid_points_is_kept():

@@ -630,7 +630,6 @@ def test_a_stage_is_stopped_by_mistakes_of_its_own_pipeline_alone(files):
     [
         ("mask@movies-13", ["stages.mask", "--task", "movies", "--seed", "13"]),
         ("sweep@learned-13", ["stages.study.sweep", "--localizer", "learned", "--seed", "13"]),
-        ("settings", ["stages.workflow.core.settings"]),
     ],
 )
 def test_a_stage_with_mistakes_in_the_file_says_so_and_writes_nothing(label, arguments, files, command):
@@ -656,11 +655,3 @@ def test_a_wrong_argument_is_told_with_the_nearest(arguments, told, near, files,
     code, _, error = command(*arguments)
     assert code == 2 and error.startswith(told)
     assert near is None or (error.endswith(f" (did you mean {near!r}?)\n") and error.count("\n") == 1)
-
-
-def test_the_check_looks_at_all_files(files, command):
-    check = "stages.workflow.core.settings"
-    assert command(check) == (0, "params.yaml is fine, and so are those of 6 more pipelines\n", "")
-    apply_overrides(params_file("study"), ["study.tasks=[nix]"])
-    code, _, error = command(check)
-    assert code == 2 and "study.tasks: unknown task 'nix'" in error

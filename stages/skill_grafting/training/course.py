@@ -22,7 +22,6 @@ Best = tuple[Score, int, dict[str, Tensor]]
 DevScore = Callable[[], Score]
 Part = tuple[LabelModel, list[Example]]
 Proximal = Callable[[dict[str, Tensor], float], object]
-Log = Callable[[int, dict[str, float]], object]
 
 # Losses are averaged over this many steps in the stored curve; they stay on the device until then, since reading one waits for it.
 CURVE_STEPS = 10
@@ -104,24 +103,20 @@ class TrainerState:
         self.leaves.write_back()
         self.scheduler.step()
 
-    def look(self, step: int, dev_score: DevScore | None) -> dict[str, float]:
-        """Note the loss, and the dev score with the best weights so far, if these are due after a step; gives what was noted."""
-        noted: dict[str, float] = {}
+    def look(self, step: int, dev_score: DevScore | None) -> None:
+        """Note the loss, and the dev score with the best weights so far, if these are due after a step."""
         plan, last = self.plan, step == self.plan.steps
         rates = dev_score and plan.eval_steps and (step % plan.eval_steps == 0 or last)
         if step % CURVE_STEPS == 0 or last or rates:
             self.read_losses()
         if step % CURVE_STEPS == 0 or last:
-            noted["train_loss"] = float(np.mean(self.losses))
-            self.done.curve.append({"step": step, "train_loss": noted["train_loss"]})
+            self.done.curve.append({"step": step, "train_loss": float(np.mean(self.losses))})
             self.losses = []
         if rates:
             score = dev_score()
-            noted |= {"dev_accuracy": score[0], "dev_loss": -score[1]}
             self.done.dev.append({"step": step, "accuracy": score[0], "loss": -score[1]})
             if self.best is None or plan.is_better(score, self.best[0]):
                 self.best = score, step, self.leaves.snapshot()
-        return noted
 
     def read_losses(self) -> None:
         """Take the losses of the last steps from the device; raises TrainingError with the first step whose is not a number."""

@@ -1,7 +1,7 @@
 """Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from ..models.predicting import dev_score
 from ..models.structure import groups_of
 from ..runtime import Runtime, numpy_generator, seeded_torch
 from ..settings import AdamWParams, FinetuneParams, ModelParams
-from .course import Log
 from .grid import Point, Trained, search
-from .training import NO_HOOKS, Hooks, Training, TrainPlan, batches_of, train
+from .training import Hooks, Training, TrainPlan, batches_of, train
 
 # ways to fine-tune (paper, section 3.2); adamw_l1 has an l1 norm in its loss
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
@@ -96,29 +95,22 @@ def grid_of(settings: FinetuneParams) -> list[Point]:
     return [{"batch_size": size, "learning_rate": rate} for size, rate in pairs]
 
 
-def no_log(_: Point) -> Log:
-    """Keeps nothing beside the record of a fine-tuning."""
-    return NO_HOOKS.log
-
-
 def finetune(
     cell: TrainingCell,
     settings: FinetuneParams,
     on_step: Callable[[], object] = lambda: None,
     only: GraftMask | None = None,
-    log_of: Callable[[Point], Log] = no_log,
 ) -> Finetuned:
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
     Every point starts from the same weights, head and random numbers.  With `only`, the values that the
     mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
-    those of an earlier run that a point resumes after.  `log_of` gives for a point what its losses and dev scores go to.
+    those of an earlier run that a point resumes after.
     """
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
-        hooks = Hooks(log=log_of(point), resumes=True)
-        model, training = train_point(cell, settings, plan, lambda _: on_step, only, hooks)
+        model, training = train_point(cell, settings, plan, lambda _: on_step, only, resumes=True)
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})
 
@@ -146,11 +138,11 @@ def train_point(
     plan: TrainPlan,
     watch: Callable[[LabelModel], Callable[[], object]],
     only: GraftMask | None = None,
-    hooks: Hooks = NO_HOOKS,
+    resumes: bool = False,
 ) -> tuple[LabelModel, Training]:
     """A fresh model trained by one plan, and what training did; `watch` as in train_again.
 
-    Only where its hooks say that it resumes, training goes on from a checkpoint, of whose steps the watcher would see nothing.
+    Only where it `resumes`, training goes on from a checkpoint, of whose steps the watcher would see nothing.
     """
     words = (cell.task.name, cell.seed)
     with seeded_torch("finetune", *words):
@@ -159,7 +151,7 @@ def train_point(
         groups, on_step = groups_of(model), watch(model)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
-        hooks = replace(hooks, dev_score=lambda: dev_score(model, encoded["dev"]), on_step=on_step)
+        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
         training = train(batches, weights, plan, hooks, only)
     return model, training
 

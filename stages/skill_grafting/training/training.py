@@ -12,15 +12,14 @@ from ..data.encoding import Example
 from ..grafting.mask import GraftMask
 from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
-from .course import DevScore, Log, Part, Proximal, TrainerState, Training, TrainPlan
+from .course import DevScore, Part, Proximal, TrainerState, Training, TrainPlan
 
 Batches = Iterator[list[Part]]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step, and `log`
-    gets what was measured after some of them.
+    """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
     `proximal` may move the leaves that it is called with, right after the optimizer has, and is told the step's learning rate.
     Only where it `resumes`, training keeps checkpoints and goes on from one: then `on_step` is called for the steps before it,
@@ -31,7 +30,6 @@ class Hooks:
     on_step: Callable[[], object] = lambda: None
     proximal: Proximal | None = None
     resumes: bool = False
-    log: Log = lambda step, values: None
 
 
 NO_HOOKS = Hooks()
@@ -73,8 +71,7 @@ def train(
             continue
         course.step(batch, step, hooks.proximal)
         hooks.on_step()
-        if values := course.look(step, hooks.dev_score):
-            hooks.log(step, values)
+        course.look(step, hooks.dev_score)
         if loop:
             loop.keep(partial(course.state, step))
     course.end()

@@ -23,7 +23,6 @@ JOINT = Path("models/joint")
 SKILL = Path("masks/skill")
 METRICS = Path("metrics")
 PLOTS = Path("plots")
-LIVE = PLOTS / "live"
 # stages whose last axis, the size of a mask, lies inside the folder of a seed
 SIZED = ("sweep", "readout")
 LEAKAGE = TABLES / "leakage.json"

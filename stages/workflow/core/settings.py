@@ -4,8 +4,6 @@
 its entry in dvc.yaml doesn't list (a test compares the two).  Before that the files that they stand in are checked in two
 steps: each setting by its kind, all problems at once; then, if there were none, the rules between settings.  What there is
 to set stands in the settings.py of each pipeline, which is found by its folder.
-
-    python -m stages.workflow.core.settings    checks all files
 """
 
 import re
@@ -20,7 +18,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from skill_grafting.command import guarded
 from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
 from skill_grafting.localizers.registry import Localizer, localizer_of, original
@@ -33,8 +30,6 @@ PROJECT = Path(__file__).parents[3]
 SHOWN = 10
 # settings of `runtime` that affect the results of a model; the others are not params of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
-# those of the others that a stage with a model reads all the same
-UNLISTED = ("gradient_checkpointing", "live")
 MODEL = ("model.mode", "model.max_length", *RUNTIME)
 
 
@@ -75,7 +70,8 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     chosen = _chosen(values, keys)
     READ.append((folder, keys, copy(chosen)))  # a copy, since stages may add attributes
     if {*RUNTIME} <= {*keys}:
-        more = {name: getattr(values["runtime"], name) for name in UNLISTED}
+        # read by every stage with a model, though it changes no result
+        more = {"gradient_checkpointing": values["runtime"].gradient_checkpointing}
         chosen.runtime = Params(**vars(chosen.runtime), **more)
     return chosen
 
@@ -256,13 +252,3 @@ def require_known(module: str, arguments: dict[str, Any]) -> None:
         if isinstance(given := arguments[axis], str) and given not in allowed:
             near = did_you_mean(given, allowed)
             raise ParamsError(f"--{axis}: {given!r} is not among {place} ({', '.join(allowed)}){near}")
-
-
-def main() -> None:
-    """Check all files and say so."""
-    others = len({*map(owner_of, load_all())} - {""})
-    print(f"{paths.PARAMS} is fine" + f", and so are those of {others} more pipelines" * bool(others))
-
-
-if __name__ == "__main__":
-    guarded("settings", main)
