@@ -46,7 +46,7 @@ def run(cell, plan: TrainPlan, groups=("layers",), **more) -> tuple[LabelModel, 
 
 
 HARSH = {"weight_decay": 0.1, "clip_norm": 0.5}
-PLANS = [PLAN, replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]  # fmt: skip
+PLANS = [replace(PLAN, momentum=0.9, **HARSH), replace(PLAN, optimizer="adamw", learning_rate=0.003, l1=0.01, **HARSH)]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS)
