@@ -95,7 +95,7 @@ def test_every_door_gives_the_answers_of_the_checkpoint_itself(tmp_path, kind, c
         torch.testing.assert_close(logits, want, msg=name, rtol=1e-4, atol=1e-5)
     shares = want.sigmoid() if problem else want.softmax(1)
     for folder in (tuned, tmp_path / "applied", tmp_path / "patch"):
-        for texts in (TEXTS, *([text] for text in TEXTS)):
+        for texts in (TEXTS, TEXTS[2:3]):
             places = [TEXTS.index(text) for text in texts]
             torch.testing.assert_close(said(folder, texts, base), shares[places], rtol=1e-3, atol=1e-5, msg=str(folder))
     if closes and padding is None:

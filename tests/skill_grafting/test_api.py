@@ -128,7 +128,7 @@ def small() -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
 
 
 def test_everything_is_the_fine_tuned_model_and_nothing_the_base_bit_for_bit(case):
-    base, tuned, _ = case
+    base, tuned, loss = case
     mask = sg.localize(base, tuned, sparsity=1.0, parameters="all")
     assert mask.selected == mask.region.size == sum(mask.by_module().values()) > 0
     assert same(state(sg.graft(base, tuned, mask)), state(tuned))
@@ -139,33 +139,12 @@ def test_everything_is_the_fine_tuned_model_and_nothing_the_base_bit_for_bit(cas
     assert {name for name in others if not name.endswith("embed_tokens.weight")} <= whole, (
         "heads and buffers travel whole"
     )
-
-
-def test_a_graft_in_place_is_the_new_module_and_leaves_no_trace(case):
-    base, tuned, loss = case
-    mask, before = sg.localize(base, tuned, sparsity=0.01), state(base)
-    wanted = sg.graft(base, tuned, mask)
-    with pytest.raises(ZeroDivisionError), sg.grafted(base, tuned, mask) as model:
-        assert model is base and same(state(base), state(wanted)) and not same(state(base), before)
-        assert loss(base).item() == loss(wanted).item()
-        1 / 0  # noqa: B018
+    part, before = sg.localize(base, tuned, sparsity=0.01), state(base)
+    wanted = sg.graft(base, tuned, part)
+    with sg.grafted(base, tuned, part) as model:
+        assert model is base and same(state(base), state(wanted)) and loss(base).item() == loss(wanted).item()
+        assert not same(state(base), before), "control"
     assert same(state(base), before)
-
-
-def test_values_come_from_the_fine_tuned_model_inside_the_mask_alone(case):
-    base, tuned, _ = case
-    mask = sg.localize(base, tuned, sparsity=0.02, parameters=lambda name: not name.startswith("classifier"))
-    made = dict(sg.graft(base, tuned, mask).named_parameters())
-    ends = [dict(model.named_parameters()) for model in (base, tuned)]
-    inside, moved = 0, [(ends[1][name] - ends[0][name]).abs() for name in mask.region.shapes]
-    for name in mask.region.shapes:
-        changed = made[name] != ends[0][name]
-        assert torch.equal(made[name][changed], ends[1][name][changed])
-        inside += int(changed.sum())
-    assert inside == mask.selected == int(0.02 * mask.region.size)
-    furthest = torch.cat([one.flatten() for one in moved]).topk(inside).values.min()
-    assert all((moved[number].flatten()[at] >= furthest).all() for number, at in
-               ((list(mask.region.shapes).index(name), at) for name, at in mask.indices.items()))  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["learned", "grown", "talos"])
@@ -194,20 +173,6 @@ def test_weights_that_are_not_contiguous():
         assert mask.equals(sg.localize(*plain, **options))
     with sg.grafted(base, tuned, mask):
         assert same(state(base), state(sg.graft(*plain, mask)))
-
-
-def test_heads_and_statistics_travel_whole_and_the_region_may_have_a_head():
-    base = nn.ModuleDict({"body": nn.BatchNorm1d(16), "head": nn.Linear(16, 2)})
-    tuned = fine_tuned(base)
-    mask = sg.localize(base, tuned, sparsity=0.3)
-    assert {*mask.region.shapes} == {"body.weight", "body.bias"}
-    made = sg.graft(base, tuned, mask)
-    assert same(state(made["head"]), state(tuned["head"])) and torch.equal(
-        made["body"].running_mean, tuned["body"].running_mean
-    )
-    own = sg.localize(base, tuned, sparsity=0.3, parameters=["head.*"])
-    made = sg.graft(base, tuned, own)
-    assert not same(state(made["head"]), state(tuned["head"])) and torch.equal(made["body"].weight, base["body"].weight)
 
 
 # --- What the pipeline and papers say ----------------------------------------------------------------------------
@@ -465,12 +430,10 @@ REFUSED = {
     ),
     "no file": (lambda b, t_: sg.load_mask("nowhere.safetensors"), "nowhere.safetensors: no such mask"),
     "merging nothing": (lambda b, t_: sg.merge(b, {}), "tasks: there are none to merge"),
-    "merging another model": (lambda b, t_: sg.merge(b, {"a": (nn.Linear(2, 2), sg.localize(b, t_, sparsity=0.5))}), "need the same architecture"),
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
     "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
     "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, both of one kind, not a Sequential and a OrderedDict"),
     "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
-    "the same model": (lambda b, t_: sg.localize(b, b, sparsity=0.5, parameters="*"), "the two models have the same values: nothing moved"),
     "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be"),
     "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
     "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
@@ -557,23 +520,6 @@ def test_a_mask_takes_the_place_of_no_folder(tmp_path):
     with pytest.raises(GraftError, match="a folder stands where a file is to be"):
         write_text(tmp_path / "mine", "text")
     assert (tmp_path / "mine/kept").exists()
-
-
-def test_buffers_that_a_forward_replaces_are_as_before():
-    class Counts(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(3, 3)
-            self.register_buffer("seen", torch.zeros(1))
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.seen = self.seen + 1
-            return super().forward(inputs)
-
-    base, tuned = Counts(), Counts()
-    with sg.grafted(base, tuned, sg.localize(base, tuned, sparsity=0.5)):
-        base(torch.zeros(1, 3))
-        assert base.seen == 1, "the control"
-    assert base.seen == 0
 
 
 class Cached(nn.Module):

@@ -10,9 +10,7 @@ import skill_grafting as sg
 from skill_grafting.data.encoding import Example, encode_completions, label_completions
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
-from skill_grafting.grafting.apply import graft
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.localizers.registry import NAMES, Budget
+from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy, agreement, reliability, standard_error
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.scores import classification_scores, score_rows
@@ -147,10 +145,6 @@ def test_teacher_forcing_tells_what_greedy_decoding_writes(make_cell, examples, 
     assert all(forced(model, own)) and not any(forced(model, spoilt)), "a single other token, wherever it stands"
 
 
-def test_no_rows_have_no_tokens(model):
-    assert len(predict_tokens(model, [])) == len(targets_of([])) == 0
-
-
 def test_batches_and_order_change_nothing(make_cell, examples):
     alone = predict_tokens(make_cell("generative").load(batch_tokens=16), examples)
     together = predict_tokens(make_cell("generative").load(), examples)
@@ -171,16 +165,6 @@ def test_records_are_those_of_the_whole_logits(model, examples):
             assert told[at]["log_probability"] == pytest.approx(float(logs[token]), abs=1e-5)
             assert told[at]["confidence"] == pytest.approx(float(logs.max().exp()), abs=1e-5)
             at += 1
-
-
-def test_a_whole_graft_is_the_fine_tuned_model_to_the_bit_and_an_empty_one_the_pretrained(make_cell, examples):
-    cell = make_cell("generative")
-    model, before, after = cell.load("pretrained"), cell.pretrained(), cell.finetuned()
-    theirs = {which: predict_tokens(cell.load(which), examples) for which in ("pretrained", "finetuned")}
-    for mask, which in ((GraftMask.full(cell.region), "finetuned"), (GraftMask.empty(cell.region), "pretrained")):
-        model.put(graft(before, after, mask))
-        assert np.array_equal(predict_tokens(model, examples), theirs[which])
-    assert not np.array_equal(theirs["pretrained"], theirs["finetuned"]), "control"
 
 
 def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(make_cell):
@@ -243,15 +227,14 @@ def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
         squared_gradients(model, examples, [name], "expected")
 
 
-@pytest.mark.parametrize("localizer", NAMES)
-def test_every_localizer_finds_a_mask(make_cell, localizer):
+@pytest.mark.parametrize("localizer", ["learned", "fish", "grown"])
+def test_localizers_that_ask_the_model_find_a_mask(make_cell, localizer):
     cell = make_cell("generative")
     model, rows, both = cell.load("pretrained"), cell.rows, (cell.pretrained(), cell.finetuned())
     loss = objective_of(model, cell.region.shapes, rows["train"], rows["dev"])
     settings = localizer_settings(localizer, steps=2, select="authors", eval_steps=1)
     k = cell.region.budget(0.05)
-    selected = sg.localize(*both, sparsity=Budget(k), method=settings, loss=loss).selected
-    assert (localizer != "bias") <= selected <= k, "a Llama has no biases"
+    assert sg.localize(*both, sparsity=Budget(k), method=settings, loss=loss).selected == k
 
 
 # --- Measures -----------------------------------------------------------------------------------------------------

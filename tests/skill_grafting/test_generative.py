@@ -12,7 +12,6 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import skill_grafting as sg
-from skill_grafting.errors import ParamsError
 from skill_grafting.io import read_rows
 from skill_grafting.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
 from skill_grafting.models.label_model import LabelModel
@@ -274,26 +273,3 @@ def test_too_few_rows_name_no_class(elsewhere, capsys):
     run("fetch")
     line = refused(capsys, "sample", "--task", "told", "--seed", SEED)
     assert "task told: it has" in line and "training rows, but data.k=16 needs 32" in line and "class" not in line
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_a_task_without_labels_is_refused_in_other_modes(elsewhere, mode):
-    words = f"task.told.labels: model.mode={mode} needs labels; .*model.mode=generative"
-    with pytest.raises(ParamsError, match=words) as refusal:
-        write_params({"tasks": ["told"], "model": {"mode": mode}, "ood": {"sets": {}}})
-    assert len(str(refusal.value).splitlines()) == 2
-
-
-@pytest.mark.parametrize(("changes", "line"), [
-    ({"told": {"labels": None, "relabel": {"a": "b"}}}, "task.told.relabel: .* null, since rows of a prompt and a completion have no labels"),
-    ({"told": {"labels": ["a", "b"]}}, "task.told.causal_prompt: model.mode=generative needs a template and a verbalizer here"),
-])  # fmt: skip
-def test_a_task_that_does_not_fit_is_refused(elsewhere, changes, line):
-    with pytest.raises(ParamsError, match=line):
-        write_params({"tasks": ["told"], "task": changes, "ood": {"sets": {}}})
-
-
-def test_a_masked_language_model_is_refused(elsewhere, pico_bert, capsys):
-    write_params({"tasks": ["film"], "model": {"root": str(pico_bert)}, "ood": {"sets": {}}})
-    line = refused(capsys, "model")
-    assert "no next one to predict with model.mode=generative; use model.mode=prompt or model.mode=standard" in line

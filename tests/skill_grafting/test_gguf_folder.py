@@ -94,15 +94,6 @@ def test_logits_are_those_of_the_original_with_a_head_of_its_own_or_not(tmp_path
     torch.testing.assert_close(logits(again.eval()), logits(model), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("stored", "error"), [("Q4_1", 0.06), ("Q8_0", 0.006), ("F16", 0.001)])
-def test_packed_weights_come_back_near_the_original(tmp_path, tied, stored, error):
-    unpack_gguf(write_gguf(tmp_path / "pico.gguf", gguf_tensors(tied[0]), stored=stored), tmp_path / "folder")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype="auto").state_dict()
-    for name, value in tied[0].state_dict().items():
-        assert again[name].dtype == torch.float32
-        assert (again[name] - value).abs().mean() < error, name
-
-
 def test_same_file_same_bytes_and_a_config_that_says_what_the_author_wrote(tmp_path, tied, unpacked):
     (tmp_path / "again").mkdir()
     (tmp_path / "again/stale.json").write_text("{}")  # of an earlier folder, which is replaced

@@ -412,17 +412,6 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
     assert dev_score(opened.model, test)[0] < 0.7 * whole, "control: random places do not carry the skill"
 
 
-def test_a_localizer_chooses_by_dev_where_it_may(make_cell):
-    (cell, opened), records = opened_in(make_cell), []
-    settings = localizer_settings("learned", select="authors", eval_steps=2, steps=4)
-    for dev in (cell.rows["dev"], None):
-        loss = objective_of(opened.model, opened.region.shapes, cell.rows["train"], dev)
-        mask = localize(opened.pretrained, opened.finetuned, sparsity=Budget(200), method=settings, loss=loss)
-        records.append(mask.record)
-    assert [entry["step"] for entry in records[0]["history"] if "dev_score" in entry] == [2, 4]
-    assert records[1]["step"] == 4 and not [entry for entry in records[1]["history"] if "dev_score" in entry]
-
-
 def test_scores_are_of_train_and_dev_by_the_tasks_own_metric(make_cell):
     cell, opened = opened_in(make_cell)
     model, rows = copy(opened.model), {"train": cell.rows["train"][:7], "dev": cell.rows["dev"][:11]}
