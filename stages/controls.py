@@ -4,6 +4,7 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 """
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import wise_ft
 from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
@@ -13,7 +14,6 @@ from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel, Moved
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets
 from stages.workflow.core.settings import MODEL, load_params

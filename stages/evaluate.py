@@ -6,7 +6,9 @@ from typing import Any
 from torch import Tensor
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft, transplant, wise_graft
+from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, require_model
 from skill_grafting.io import write_json
@@ -18,7 +20,6 @@ from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel, Moved
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, read_cell
 from stages.workflow.core.settings import MODEL, load_params
@@ -54,10 +55,10 @@ def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[
     region = anatomy.region(params.graft.region)
     pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
     finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
-    files, fingerprint = (paths.learned(task, seed), paths.movement(task, seed)), region.fingerprint(pretrained)
+    files, known = (paths.learned(task, seed), paths.movement(task, seed)), fingerprint(region, pretrained)
     stored, moved = (read_mask(file) for file in files)
     for file, about in zip(files, (stored.about, moved.about), strict=True):
-        require_model(file, about, region, fingerprint, anatomy.name)
+        require_model(file, about, region, known, anatomy.name)
     order = order_within(moved.mask, pretrained, moved.values)[: stored.mask.selected]
     yield MOVEMENT_GRAFTED, graft(pretrained, finetuned, GraftMask.from_region_indices(region, order)), []
     for alpha in params.calibration.graft_alphas:

@@ -23,9 +23,10 @@ from skill_grafting.data.tables import (
 )
 from skill_grafting.data.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, printable
-from skill_grafting.io import read_rows, replacing, write_json, write_rows
+from skill_grafting.io import read_rows, write_json, write_rows
 from skill_grafting.progress import progress
 from skill_grafting.settings import DataParams, OodParams
+from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage

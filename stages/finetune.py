@@ -1,11 +1,12 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
 from skill_grafting import runtime
-from skill_grafting.io import replacing, write_json
+from skill_grafting.io import write_json
 from skill_grafting.models.loading import save_model
 from skill_grafting.progress import progress
 from skill_grafting.training.finetuning import finetune
 from skill_grafting.training.taking_over import take_over
+from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage

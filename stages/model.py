@@ -3,9 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from skill_grafting.io import replacing
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.sources import obtain
+from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage

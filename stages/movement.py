@@ -1,10 +1,12 @@
 """movement: the mask of the parameters of one (task, seed) that moved most in fine-tuning."""
 
 from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import read_tensors
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
@@ -22,7 +24,7 @@ def main(task: str, seed: int) -> None:
     budget = Budget.of(region, params.graft.sparsity, "graft.sparsity")
     mask = movement_mask(pretrained, finetuned, region, budget.k)
     about = {
-        "model": anatomy.name, "fingerprint": region.fingerprint(pretrained), "task": task, "seed": seed,
+        "model": anatomy.name, "fingerprint": fingerprint(region, pretrained), "task": task, "seed": seed,
         "mode": anatomy.mode, "model_parameters": anatomy.parameters, "localizer": "movement", "rule": "top_k",
     }  # fmt: skip
     head = {name: finetuned[name] for name in heads}

@@ -1,7 +1,8 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
 from skill_grafting.data.sampling import draw_sample
-from skill_grafting.io import read_rows, replacing, require, write_rows
+from skill_grafting.io import read_rows, require, write_rows
+from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.errors import DataError
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_indices import head_size, read_header
 from skill_grafting.io import read_json, require
 from skill_grafting.metrics.gain import add_gain, scores_of_ends
@@ -26,7 +27,6 @@ from skill_grafting.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from skill_grafting.settings import Params
 from skill_grafting.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell

@@ -9,10 +9,11 @@ import pytest
 from torch import Tensor
 
 from skill_grafting.grafting.apply import transplant, values_at
+from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.structure import groups_of
@@ -59,7 +60,7 @@ def make_project(folder: Path, cell: Cell) -> Project:
     write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
     region, before, after = cell.region, cell.pretrained(), cell.finetuned()
     mask = movement_mask(before, after, region, SELECTED)
-    about = {"model": "pico", "fingerprint": region.fingerprint(before), "model_parameters": cell.anatomy.parameters}
+    about = {"model": "pico", "fingerprint": fingerprint(region, before), "model_parameters": cell.anatomy.parameters}
     about |= {"task": "toy", "seed": 13, "localizer": "learned"}
     mask = replace(mask, record={"method": "learned", "settings": {}})
     write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about | {"found": mask.record}))

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.errors import DataError
+from skill_grafting.fields import Params
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.settings import Params
 from skill_grafting.words import counts, words
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage

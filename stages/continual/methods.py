@@ -44,13 +44,15 @@ from torch import Tensor
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
+from skill_grafting.fields import Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, read_mask_for
-from skill_grafting.grafting.mask_indices import INT32_LIMIT
+from skill_grafting.grafting.mask_writing import INT32_LIMIT
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
-from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import bytes_of, read_tensors
@@ -58,7 +60,7 @@ from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_torch
-from skill_grafting.settings import FinetuneParams, ModelParams, Params, Section
+from skill_grafting.settings import FinetuneParams, ModelParams
 from skill_grafting.training.course import Part
 from skill_grafting.training.finetuning import plan_for, steps_for, trained_names
 from skill_grafting.training.training import Batches, Hooks, TrainPlan, train

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
@@ -14,7 +15,6 @@ from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.predicting import predict
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.continual.methods import METHODS, Naive, TaskSequence
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record

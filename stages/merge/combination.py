@@ -13,6 +13,7 @@ from torch import Tensor
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask_for
@@ -36,13 +37,13 @@ from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
 from skill_grafting.metrics.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
-from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.anatomy import ModelSpec, read_anatomy
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from skill_grafting.fields import Params
 from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from skill_grafting.settings import Params
 from skill_grafting.words import counted, counts, percent, small_percent, words
 from stages.merge.settings import MERGED, read_localized
 from stages.workflow.core.settings import load_params

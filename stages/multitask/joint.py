@@ -14,8 +14,8 @@ from skill_grafting import runtime
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.tasks import TaskSpec
-from skill_grafting.io import make_folders, read_rows, replacing, write_json
-from skill_grafting.models.anatomy import HEAD
+from skill_grafting.io import make_folders, read_rows, write_json
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
@@ -25,6 +25,7 @@ from skill_grafting.settings import FinetuneParams, ModelParams
 from skill_grafting.training.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
 from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, train
+from skill_grafting.writing import replacing
 from stages.multitask.joint_model import save_joint
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params

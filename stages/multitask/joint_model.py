@@ -13,16 +13,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skill_grafting.errors import ModelError
+from skill_grafting.fields import Params
 from skill_grafting.io import note, read_rows
 from skill_grafting.localizers.evidence import Objective
-from skill_grafting.models.anatomy import HEAD
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.loading import save_model
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import ModelParams, Params
+from skill_grafting.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stored import read_task

@@ -3,11 +3,11 @@
 from typing import Any
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record

@@ -1,13 +1,13 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.io import write_json
 from skill_grafting.models.evidence import draws
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, open_joint
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params

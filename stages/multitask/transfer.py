@@ -13,6 +13,7 @@ from operator import or_
 from torch import Tensor
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask, require_model
@@ -21,7 +22,6 @@ from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
 from skill_grafting.models.evidence import draws
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import variant_rows, write_record

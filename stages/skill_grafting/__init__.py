@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what an editor sees
-    from .api import fisher, load_mask, localize
+    from .api import fisher, localize
     from .curves import curve, plot_curve
     from .errors import GraftError
     from .grafting.mask import GraftMask
+    from .grafting.mask_file import load_mask
     from .grafting.modules import graft, grafted
     from .localizers.registry import methods, register
     from .merging import merge
@@ -45,7 +46,7 @@ __all__ = [
 ]
 # imported on first access: putting a patch on a model needs only torch and transformers
 _PLACES = {
-    **dict.fromkeys(("fisher", "load_mask", "localize"), "api"),
+    **dict.fromkeys(("fisher", "localize"), "api"),
     **dict.fromkeys(("curve", "plot_curve"), "curves"),
     **dict.fromkeys(("methods", "register"), "localizers.registry"),
     "calibration_error": "metrics.calibration",
@@ -53,6 +54,7 @@ _PLACES = {
     **dict.fromkeys(("graft", "grafted"), "grafting.modules"),
     "GraftError": "errors",
     "GraftMask": "grafting.mask",
+    "load_mask": "grafting.mask_file",
     "Patch": "patches.patch",
     "merge": "merging",
     "masked_optimizer": "training.masked",

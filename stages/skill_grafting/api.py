@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import cycle
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -18,17 +17,12 @@ from torch import Tensor, nn
 from .errors import ModelError, ParamsError
 from .grafting.apply import is_plain
 from .grafting.mask import GraftMask
-from .grafting.mask_indices import read_header, read_indices
-from .grafting.modules import Parameters, chosen
-from .grafting.region import LazyTensors, Region, Tensors, named_weights
+from .grafting.region import LazyTensors, Parameters, Region, Tensors, chosen, named_weights
 from .grafting.states import copied
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
 from .models.pairs import Pair, Side
 from .progress import watched
-
-if TYPE_CHECKING:
-    pass
 
 LOGGER = logging.getLogger("skill_grafting")
 
@@ -136,13 +130,6 @@ def fisher(
     if not seen:
         raise ParamsError("examples: there are none; an iterator can be used only once, so pass a list")
     return totals
-
-
-def load_mask(path: str | Path) -> GraftMask:
-    """The mask of a file of `GraftMask.save`, of the pipeline or of a patch; MaskError if it is missing or damaged."""
-    region, indices = read_indices(Path(path))
-    mask = GraftMask.from_region_indices(region, torch.from_numpy(indices))
-    return replace(mask, record=read_header(Path(path)).get("found") or {})
 
 
 def _values(side: Tensors, region: Region, weights: Tensors, seen: Callable[[], object]) -> Tensors:

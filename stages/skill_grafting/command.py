@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from .errors import GraftError, missing_package, printable
-from .io import is_storage_problem
+from .writing import is_storage_problem
 
 USER_MISTAKE, STOPPED = 2, 130
 

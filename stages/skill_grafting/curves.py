@@ -9,9 +9,9 @@ from torch import nn
 from .errors import ParamsError
 from .grafting.mask import GraftMask
 from .grafting.modules import grafted
-from .io import replacing
 from .metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from .words import small_percent, words
+from .writing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

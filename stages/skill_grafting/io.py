@@ -1,111 +1,16 @@
-"""Reading and writing files: JSON, JSON lines, text; always complete or not there.
+"""Reading and writing files: JSON, JSON lines, text."""
 
-Everything is written under a temporary name of its own beside its target and then renamed, so that a file or folder with its
-final name is complete.  A stage that is killed leaves at most a `*.partial`, which git and DVC pass over.
-"""
-
-import contextlib
-import errno
 import json
-import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import file_digest
-from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from .errors import DataError, GraftError, StorageError
+from .errors import DataError, GraftError
+from .writing import replacing
 
-STORAGE_PROBLEMS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
-    *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
-)
 # files that this process has read: path, size, time of the last change
 READ: list[tuple[str, int, int]] = []
-
-
-@contextlib.contextmanager
-def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
-    """Give a temporary path to write a file or folder at; rename it to `target` at the end.
-
-    Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
-    folder at `target` by then; it is as before in any case.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent) as folder:
-            made = Path(folder) / "new" / target.name
-            made.parent.mkdir()
-            yield made
-            _share(made, Path(folder))
-            if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
-                raise StorageError(f"{target}: exists by now; remove it or choose another name")
-            if target.is_dir() and not made.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
-            _put(made, target, Path(folder))
-    except BaseException as error:
-        if is_storage_problem(error):
-            remedy = "nothing was left behind; fix this and run again"
-            raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
-        raise
-
-
-def require_free(target: Path) -> Path:
-    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
-    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
-    try:
-        target.lstat()
-    except FileNotFoundError:
-        return target
-    except OSError as error:  # a name that is too long, a file for a folder
-        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
-    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
-        raise StorageError(f"{target}: is there already; remove it or choose another name")
-    return target
-
-
-def require_no_folder(file: Path) -> Path:
-    """Give the path of a file to be written back; StorageError if a folder would have to go for it."""
-    if file.is_dir():
-        raise StorageError(f"{file}: is a folder, which a file won't replace; choose another name")
-    return file
-
-
-def _put(made: Path, target: Path, folder: Path) -> None:
-    """Rename what was made to its target; a folder that stands there, or that another writer puts there meanwhile, goes into `folder`."""
-    for turn in count():
-        try:
-            made.replace(target)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        with contextlib.suppress(FileNotFoundError):
-            target.rename(folder / f"old {turn}")
-
-
-def _share(path: Path, folder: Path) -> None:
-    """Give files the permissions of new ones in `folder`, since safetensors makes them readable by their owner only."""
-    (folder / "usual").touch()  # to ask for the umask is to change it, for other threads, too
-    usual = (folder / "usual").stat().st_mode & 0o066
-    for part in (*path.rglob("*"), path):
-        if part.is_file() and not part.is_symlink():
-            part.chmod(part.stat().st_mode | usual)
-
-
-def require_permission(file: Path) -> None:
-    """Raise OSError for a file that may not be read, which safetensors would call missing."""
-    file.open("rb").close()
-
-
-def is_storage_problem(error: BaseException) -> bool:
-    """Say whether an error comes from a disk that is full, may not be written or fails."""
-    # safetensors and tokenizers raise types of their own, with the system's error number in the message
-    match = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
-    code = int(match[1]) if match else getattr(error, "errno", None)
-    return code in STORAGE_PROBLEMS
 
 
 def note(*files: Path) -> None:

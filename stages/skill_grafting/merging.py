@@ -32,11 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import AS_BITS, is_finite, is_same, put_at, take_at
-from .grafting.mask import GraftMask
+from .grafting.apply import AS_BITS, is_finite, is_same, put_at, take_at, write
+from .grafting.mask import GraftMask, require_mask
 from .grafting.mask_file import StoredMask
-from .grafting.modules import fitting, require_mask
-from .grafting.places import write
+from .grafting.modules import fitting
 from .grafting.region import LazyTensors, Region, Tensors, named_weights
 from .grafting.select import best
 from .grafting.states import copied, states_of

@@ -5,19 +5,19 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from .errors import ParamsError
-
-if TYPE_CHECKING:
-    from .settings import RuntimeParams
+from .settings import RuntimeParams
 
 Item = TypeVar("Item")
 # keys that the memory-efficient attention of float32 takes at once
 KEYS_AT_ONCE = 128
+# padded tokens of a batch, which memory grows with, where no settings say it
+BATCH_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Runtime:
             torch.backends.cuda.enable_mem_efficient_sdp(self.precision != torch.float32 or tokens <= KEYS_AT_ONCE)
 
 
-def start(settings: "RuntimeParams") -> Runtime:
+def start(settings: RuntimeParams) -> Runtime:
     """Prepare torch by the `runtime` section."""
     device = device_of(settings.device)
     if settings.threads:
@@ -61,6 +61,12 @@ def start(settings: "RuntimeParams") -> Runtime:
     # nothing here reads a value that it hasn't written; filling new memory with NaN costs a kernel for each new tensor
     torch.utils.deterministic.fill_uninitialized_memory = False
     return Runtime(device, getattr(torch, settings.precision), settings.batch_tokens, settings.gradient_checkpointing)
+
+
+def best_runtime() -> Runtime:
+    """The best device that there is, in float32, prepared as `start` does it."""
+    usual = {"precision": "float32", "threads": 0, "gradient_checkpointing": False}
+    return start(RuntimeParams.model_construct(device="auto", batch_tokens=BATCH_TOKENS, **usual))
 
 
 def device_of(name: str) -> torch.device:

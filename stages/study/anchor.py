@@ -1,6 +1,7 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import prune
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import make_folders, read_rows
@@ -11,7 +12,6 @@ from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set, write_record

@@ -3,6 +3,7 @@
 from typing import Any
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.movement import movement_mask
@@ -11,7 +12,6 @@ from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, settings_of
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

@@ -15,16 +15,17 @@ from torch.nn import functional
 
 from skill_grafting import runtime
 from skill_grafting.errors import ModelError, did_you_mean
+from skill_grafting.fields import Params
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders
-from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import HEAD, block_names
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
-from skill_grafting.models.structure import block_names, groups_of
+from skill_grafting.models.structure import groups_of
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
-from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import TrainingCell
 from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train

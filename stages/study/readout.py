@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask
@@ -13,7 +14,7 @@ from skill_grafting.io import make_folders
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import FinetuneParams, Params
+from skill_grafting.settings import FinetuneParams
 from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

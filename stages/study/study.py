@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
@@ -15,7 +16,6 @@ from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE
 from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from skill_grafting.metrics.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
-from skill_grafting.settings import Params
 from skill_grafting.words import counted, percent, small_percent
 from stages.study import bound
 from stages.workflow.core.settings import load_params

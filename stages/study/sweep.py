@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
@@ -10,7 +11,6 @@ from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record

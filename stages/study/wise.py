@@ -4,13 +4,13 @@ from functools import partial
 from itertools import product
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import wise_ft, wise_graft
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record

@@ -7,13 +7,13 @@ from typing import Any
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.errors import ParamsError
+from skill_grafting.fields import Params
 from skill_grafting.io import make_folders, write_json
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import train_again
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
 from stages.workflow.core import paths

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.settings import Count, FinetuneParams, Part, Positive, Rate, Section, Share, Tasks, Values
+from skill_grafting.fields import Count, Part, Positive, Rate, Section, Share, Tasks, Values
+from skill_grafting.settings import FinetuneParams
 from stages.surgical.selections import parse
 from stages.workflow.core.rules import Choice, is_on, not_among
 

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.errors import DataError
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.metrics.composition import composition
 from skill_grafting.metrics.gain import gained
 from skill_grafting.metrics.overlap import kendall
-from skill_grafting.settings import Params
 from skill_grafting.words import percent
 from stages.surgical.rankings import (
     CELL,

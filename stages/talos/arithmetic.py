@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import make_folders, write_json
 from skill_grafting.merging import (
     DARE,
@@ -26,7 +27,6 @@ from skill_grafting.metrics.predictions import Predictions, first_rows, read_pre
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
 from stages.workflow.core import paths

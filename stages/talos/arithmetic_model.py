@@ -13,6 +13,7 @@ from torch import Tensor
 
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_file import read_mask_for
 from skill_grafting.grafting.region import Tensors
@@ -23,7 +24,6 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
 from stages.workflow.core.shared import open_shared

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import make_folders, write_json
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params

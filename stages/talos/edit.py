@@ -20,6 +20,7 @@ from torch import Tensor
 from skill_grafting import runtime
 from skill_grafting.api import localize
 from skill_grafting.errors import MaskError
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
@@ -34,7 +35,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
-from skill_grafting.settings import FinetuneParams, Params
+from skill_grafting.settings import FinetuneParams
 from skill_grafting.training.finetuning import matched_steps
 from skill_grafting.training.grid import Point, Trained, search
 from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train

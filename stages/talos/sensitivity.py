@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
@@ -26,7 +27,6 @@ from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
-from skill_grafting.settings import Params
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_file import read_mask
 from skill_grafting.merging import normalised
 from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
 from skill_grafting.metrics.gain import relative_gain
 from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
-from skill_grafting.settings import Params
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage

@@ -25,7 +25,7 @@ from stages.workflow import forks
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-    from skill_grafting.settings import Section
+    from skill_grafting.fields import Section
 
 MEMORY, GPU = "MEMORY", "GPU"
 GPUS, NO_GPU = Path("/proc/driver/nvidia/gpus"), ("", "-1", "none", "NoDevFiles")

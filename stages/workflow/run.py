@@ -22,7 +22,7 @@ from stages.workflow.core import paths
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
     from dvc.stage import Stage
 
-    from skill_grafting.settings import Section
+    from skill_grafting.fields import Section
     from stages.workflow.repro import Repro
 
 

@@ -15,9 +15,10 @@ from skill_grafting.data import packages
 from skill_grafting.data.hub import load_hub
 from skill_grafting.data.local import load_local
 from skill_grafting.data.packaged import load_packaged
+from skill_grafting.data.prompts import Prompt
 from skill_grafting.data.sampling import draw_sample
 from skill_grafting.data.tables import build_table
-from skill_grafting.data.tasks import HubSource, Prompt, TaskSpec, resolve_tasks
+from skill_grafting.data.tasks import HubSource, TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.io import read_json
 from skill_grafting.models.folders import find_checkpoint

@@ -8,7 +8,7 @@ import transformers as t
 
 import skill_grafting as sg
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
-from skill_grafting.models.checkpoints import class_name
+from skill_grafting.models.loading import class_name
 from skill_grafting.patches.patch_file import PATCH, read_patch
 from stages.workflow.core.cells import GraftCell
 from tests.graft_project import MASK, graft, make_project

@@ -16,7 +16,8 @@ from skill_grafting.data.encoding import (
     label_word_ids,
     rendered,
 )
-from skill_grafting.data.tasks import Prompt, TaskSpec, resolve_tasks
+from skill_grafting.data.prompts import Prompt
+from skill_grafting.data.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, ModelError, ParamsError
 from skill_grafting.yaml12 import load_yaml
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer

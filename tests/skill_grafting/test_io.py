@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from skill_grafting.api import load_mask
 from skill_grafting.errors import DataError, ModelError, StorageError
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_file import StoredMask, load_mask, read_mask, write_mask
 from skill_grafting.grafting.mask_indices import Header
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import read_json, read_rows, replacing, require, write_json, write_rows, write_text
+from skill_grafting.io import read_json, read_rows, require, write_json, write_rows, write_text
+from skill_grafting.writing import replacing
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -373,14 +371,6 @@ def test_without_rows_the_curve_is_that_of_the_movement_and_tells_how_much_the_f
     held = re.findall(r"^([\d.]+) % of the region's squared movement", capsys.readouterr().out, re.MULTILINE)
     assert titles == [f"0.99 % of the parameters hold {held[0]} % of the squared movement: tuned0, by movement (n = 17,088 parameters)"]
     assert len(held) == 2 and float(held[0]) < 50 and held[1] == "100.0"
-
-
-def test_a_model_larger_than_the_free_memory_is_a_warning(cell, rows, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    localize(*cell, tmp_path / "without")
-    assert "warning" not in capsys.readouterr().err, "one tensor at a time"
-    localize(*cell, tmp_path / "patch", f"--data {rows} --test none {COLUMNS} --localizer grown")
-    assert "warning: the fine-tuned weights take 0.0 GiB on disk, 0.0 GiB of memory are free" in capsys.readouterr().err
 
 
 def test_labels_are_found_by_name_or_number(cell, tmp_path, capsys):

@@ -22,7 +22,7 @@ from skill_grafting.errors import MaskError, ModelError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
-from skill_grafting.models.anatomy import CLASSES
+from skill_grafting.models.loading import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import CARD, card_text, render
 from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, write_patch

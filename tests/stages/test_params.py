@@ -23,9 +23,9 @@ from ruamel.yaml import YAML
 
 from skill_grafting.command import guarded
 from skill_grafting.errors import ParamsError
+from skill_grafting.fields import get_by_path
 from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import localizer_of
-from skill_grafting.settings import get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.commands import profile
 from stages.workflow.change import change_settings

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from skill_grafting.api import localize
 from skill_grafting.errors import StorageError
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import read_rows, write_rows
 from skill_grafting.loops import State
 from skill_grafting.models.evidence import objective_of
-from skill_grafting.settings import Params
 from skill_grafting.training.finetuning import finetune, train_again
 from skill_grafting.training.training import train
 from stages.workflow.core import resume as checkpoint

@@ -20,7 +20,8 @@ from skill_grafting.metrics.overlap import kendall, spearman
 from skill_grafting.metrics.predictions import Predictions
 from skill_grafting.metrics.scores import classification_scores, own_scores
 from skill_grafting.metrics.variants import FINETUNED
-from skill_grafting.models.anatomy import LAYERS, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import LAYERS
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel

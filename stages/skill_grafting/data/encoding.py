@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import DataError, ModelError
-from .tasks import SENTENCES, TEXT_FORMS, Prompt, TaskSpec
+from .prompts import SENTENCES, TEXT_FORMS, Prompt
+from .tasks import TaskSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

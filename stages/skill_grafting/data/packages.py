@@ -13,9 +13,10 @@ from typing import IO, Any, Literal
 from pydantic import Field
 
 from ..errors import DataError, GraftError, ModelError, did_you_mean
-from ..io import replacing, sha256_of
+from ..fields import Section
+from ..io import sha256_of
 from ..progress import progress
-from ..settings import Section
+from ..writing import replacing
 from ..yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("packages.yaml")

@@ -5,64 +5,21 @@ params.yaml and are laid over the built-in one of the same name, field by field.
 """
 
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ..errors import DataError, did_you_mean, plain_problem
-from ..settings import Section
+from ..fields import Column, Section
 from ..yaml12 import load_yaml
+from .prompts import Prompt
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
-SENTENCES = ("sentence1", "sentence2")
-# what a template may do to a text, as {sentence1:cut}; LM-BFF's prompts of pairs need both
-TEXT_FORMS: dict[str, Callable[[str], str]] = {
-    "": str,
-    "cut": lambda text: text[:-1],
-    "lower": lambda text: text[:1].lower() + text[1:],
-}
 # the columns of a task without labels
 COMPLETING = ("prompt", "completion")
-
-
-class Prompt(Section):
-    """A template with one {mask}, and the word each label is read off as.
-
-    Of a text `{sentence1:cut}` leaves out the last character, and `{sentence1:lower}` starts it in lower case.
-    """
-
-    template: str
-    verbalizer: dict[str, str]
-
-    @field_validator("template")
-    @classmethod
-    def _check_template(cls, template: str) -> str:
-        try:
-            parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
-        except ValueError as error:
-            raise ValueError(f"a template such as '{{sentence1}} It was {{mask}}.': {error}") from None
-        known = {("mask", ""), *product(SENTENCES, TEXT_FORMS)}
-        fields = [name for _, name, form, conversion in parts if (name, form) in known and not conversion]
-        if fields.count("mask") != 1 or len(fields) < len(parts):
-            raise ValueError("a template with {mask} once, and otherwise only {sentence1} and {sentence2}")
-        if {*fields} == {"mask"}:
-            raise ValueError("a template with {sentence1} or {sentence2}, or every row would be the same")
-        return template
-
-    @field_validator("verbalizer")
-    @classmethod
-    def _check_words(cls, verbalizer: dict[str, str]) -> dict[str, str]:
-        if len({*verbalizer.values()}) < len(verbalizer):
-            words = ", ".join(verbalizer.values())
-            raise ValueError(f"a verbalizer with a different word for each label, not {words}")
-        for word in verbalizer.values():
-            if not word or word != word.strip():
-                raise ValueError(f"a verbalizer of words, none empty or with a space around it, not {word!r}")
-        return verbalizer
 
 
 class HubSource(Section):
@@ -73,7 +30,7 @@ class HubSource(Section):
     splits: dict[Literal["train", "dev", "test"], str] = Field(
         description="names of splits there, or the start of one: train[:1000]"
     )
-    columns: dict[Literal["sentence1", "sentence2", "label", "prompt", "completion"], str] = Field(
+    columns: dict[Column, str] = Field(
         description="a column's name, or a text put together from several: '{question} {answer}'"
     )
     labels: list[str] | None = Field(
@@ -147,6 +104,12 @@ class TaskSpec(Section):
     holdout: float = Field(
         0.2, gt=0, lt=1, description="share of rows that becomes test when the source has no test split"
     )
+
+    @classmethod
+    def read_as(cls, name: str, labels: list[str], mode: str, prompt: Prompt | dict | None = None) -> "TaskSpec":
+        """The task of a model whose labels are read off in this mode; pydantic's ValidationError for a prompt that can't be."""
+        prompts = {"prompt" if mode == "prompt" else "causal_prompt": prompt}
+        return cls(name=name, title=name, kind=mode, labels=labels, **prompts)
 
     @field_validator("checkpoint", mode="before")
     @classmethod

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import MaskError
-from .region import Region
+from ..errors import MaskError, ModelError, ParamsError
+from ..writing import require_no_folder
+from .mask_writing import named_indices, write_tensors
+from .region import Region, Tensors
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -140,9 +142,6 @@ class GraftMask:
 
     def save(self, path: str | Path) -> None:
         """Write the mask, without the values it selects, to a safetensors file, which `load_mask` reads; no folder is replaced."""
-        from ..io import require_no_folder
-        from .mask_indices import named_indices, write_tensors  # imports pydantic
-
         about = {"found": self.record}
         write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), about)
 
@@ -167,3 +166,17 @@ class GraftMask:
         """Sorted region indices of the selected parameters, int64, shape (selected,)."""
         parts = [self.indices[name] + start for name, start in self.region.starts.items() if name in self.indices]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def named_heads(mask: GraftMask) -> set[str]:
+    """The parameters that were named as heads when the mask was found; none of what is no mask, which `require_mask` refuses."""
+    return {*mask.record.get("heads", ())} if isinstance(mask, GraftMask) else set()
+
+
+def require_mask(mask: GraftMask, weights: Tensors) -> None:
+    """Raise ModelError unless the mask is of a model with these tensors, ParamsError if it is none."""
+    if not isinstance(mask, GraftMask):
+        raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
+    for name, shape in mask.region.shapes.items():
+        if name not in weights or weights[name].shape != shape:
+            raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")

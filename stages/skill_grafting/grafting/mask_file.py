@@ -6,7 +6,7 @@ trained head, which has no pretrained values to be grafted onto.  Its header nam
 fingerprint), the task, the seed, k, both denominators and the rule.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ..errors import MaskError
+from .fingerprint import fingerprint
 from .mask import FLOATS, GraftMask
-from .mask_indices import named_indices, open_mask, require_indices, write_tensors
+from .mask_indices import open_mask, read_header, read_indices, require_indices
+from .mask_writing import named_indices, write_tensors
 from .region import Region, Tensors
 
 
@@ -45,6 +47,13 @@ def named_tensors(mask: GraftMask, values: Tensors, head: Tensors) -> dict[str, 
     )
 
 
+def load_mask(path: str | Path) -> GraftMask:
+    """The mask of a file of `GraftMask.save`, of the pipeline or of a patch; MaskError if it is missing or damaged."""
+    region, indices = read_indices(Path(path))
+    mask = GraftMask.from_region_indices(region, torch.from_numpy(indices))
+    return replace(mask, record=read_header(Path(path)).get("found") or {})
+
+
 def read_mask(path: Path) -> StoredMask:
     """Read a mask file; raises MaskError if it is missing, damaged or of another format."""
     with open_mask(path, "pt") as (about, file):
@@ -72,18 +81,18 @@ def _mask(path: Path, region: Region, indices: dict[str, Tensor], record: dict[s
         raise MaskError(f"{path}: damaged: {error}") from None
 
 
-def require_model(path: Path, about: dict[str, Any], region: Region, fingerprint: str, name: str) -> None:
+def require_model(path: Path, about: dict[str, Any], region: Region, known: str, name: str) -> None:
     """Raise MaskError unless the file was made for exactly this pretrained model and region."""
     theirs = {name_: tuple(shape) for name_, shape in about.get("shapes", region.shapes).items()}
-    if theirs != region.shapes or about.get("fingerprint") != fingerprint:
+    if theirs != region.shapes or about.get("fingerprint") != known:
         made_for = f"{about.get('model')} (fingerprint {str(about.get('fingerprint'))[:12]})"
-        raise MaskError(f"{path}: was made for {made_for}, not for {name} ({fingerprint[:12]})")
+        raise MaskError(f"{path}: was made for {made_for}, not for {name} ({known[:12]})")
 
 
 def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
     """`read_mask`, for the region of these pretrained values of the model of this name alone (see `require_model`)."""
     stored, region = read_mask(path), Region({name: tuple(values.shape) for name, values in pretrained.items()})
-    require_model(path, stored.about, region, region.fingerprint(pretrained), model)
+    require_model(path, stored.about, region, fingerprint(region, pretrained), model)
     return stored
 
 

@@ -5,25 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
 from ..errors import MaskError, plain_problem
-from ..io import note, replacing
+from ..io import note
+from .mask_writing import FORMAT, VERSION
 from .region import Region
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .region import Tensors
-
-FORMAT = "graft-mask"
-VERSION = 2
-# largest tensor whose indices are stored in four bytes
-INT32_LIMIT = 2**31
 # a tensor's indices are counted in int64
 MOST_PARAMETERS = 2**63
 
@@ -113,25 +105,3 @@ def read_indices(path: Path) -> tuple[Region, np.ndarray]:
             require_indices(name, values.dtype.kind, values.ndim)
         parts = [indices[name].astype(np.int64) + start for name, start in region.starts.items() if name in indices]
         return region, np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def named_indices(region: Region, indices: "Tensors") -> "dict[str, Tensor]":
-    """The indices of a mask under the names that they have in a file."""
-    import torch
-
-    small = {name: prod(region.shapes[name]) < INT32_LIMIT for name in indices}
-    return {f"indices/{name}": at.to(torch.int32 if small[name] else torch.int64) for name, at in indices.items()}
-
-
-def write_tensors(path: Path, region: Region, tensors: "Tensors", about: dict[str, Any]) -> None:
-    """Write a mask file of these tensors, which may be its indices alone; equal ones give equal bytes."""
-    from safetensors.torch import save_file
-
-    selected = sum(len(indices) for name, indices in tensors.items() if name.startswith("indices/"))
-    header = {**about, "format": FORMAT, "version": VERSION, "selected": selected}
-    header |= {"graftable": region.size, "sparsity": selected / region.size}
-    header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
-    # only the top level is sorted: the order of `shapes` is the order of the region
-    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
-    with replacing(path) as partial:
-        save_file(tensors, partial, metadata=metadata)

@@ -5,45 +5,21 @@ they are in the region.  So do buffers that differ, such as the running statisti
 the mask are the base's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
+import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError, ParamsError
-from .apply import is_equal, take_at
-from .mask import GraftMask
-from .places import Places, swapped, write
+from ..errors import ModelError
+from .apply import Places, is_equal, take_at, write
+from .mask import GraftMask, named_heads, require_mask
+from .places import swapped
 from .region import Tensors, named_weights, unwrapped
-from .states import copied, extra_states, heads_of, put_extra_states, require_separate, states_of
+from .states import copied, extra_states, heads_of, put_extra_states, states_of
 
-# glob patterns such as `encoder.*.weight`, or a predicate of the name
-Parameters = str | Sequence[str] | Callable[[str], bool] | None
 # a parameter or buffer by its name, flat indices in it (None: all of it), and values for these
 Changes = list[tuple[str, Tensor | None, Tensor]]
-
-
-def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
-    """The names that match; raises ModelError if there are none, with the nearest name for a pattern that matches none."""
-    if callable(parameters):
-        found = [name for name in names if parameters(name)]
-    else:
-        patterns = "*" if parameters is None else parameters
-        patterns = [patterns] if isinstance(patterns, str) else patterns
-        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ParamsError(f"{setting}: {parameters!r} should be glob patterns or a function of the name")
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                nearest = "".join(
-                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
-                )
-                raise ModelError(f"{setting}: no parameter is called {pattern!r}{nearest}")
-        found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    if not found:
-        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
-    return found
 
 
 def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
@@ -75,11 +51,9 @@ def changes_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Changes:
     before, after = fitting(base, tuned, mask)
     heads = (heads_of(base) | named_heads(mask)) - mask.region.shapes.keys()
     buffers = before.keys() - named_weights(base).keys()
-    whole = [
-        name for name in before if name in heads or (name in buffers and not is_equal(before[name], after[name]))
-    ]
+    whole = [name for name in before if name in heads or (name in buffers and not is_equal(before[name], after[name]))]
     changes: Changes = [(name, at, take_at(after[name], at)) for name, at in mask.indices.items() if len(at)]
-    require_separate(before, [*whole, *(name for name, _, _ in changes)])
+    _require_separate(before, [*whole, *(name for name, _, _ in changes)])
     return changes + [(name, None, after[name].detach().clone()) for name in whole]
 
 
@@ -96,15 +70,36 @@ def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> tuple[dict[st
     return before, after
 
 
-def named_heads(mask: GraftMask) -> set[str]:
-    """The parameters that were named as heads when the mask was found; none of what is no mask, which `require_mask` refuses."""
-    return {*mask.record.get("heads", ())} if isinstance(mask, GraftMask) else set()
+def _require_separate(before: Tensors, written: Collection[str]) -> None:
+    """Raise ModelError if a number that would be written to belongs to two names, or twice to one, without being of one parameter."""
+    stored: dict[int, list[str]] = {}
+    for name, values in before.items():
+        if values.numel():
+            stored.setdefault(values.untyped_storage().data_ptr(), []).append(name)
+    for names in stored.values():
+        for name in [one for one in names if one in {*written}]:
+            twice = any(
+                size > 1 and stride == 0 for size, stride in zip(before[name].shape, before[name].stride(), strict=True)
+            )
+            others = [other for other in names if other != name and _overlap(before[name], before[other])]
+            if twice or others:
+                both = f"{name} and {others[0]}" if others else f"entries of {name}"
+                hint = "make them one parameter, or give each its own numbers by .clone()"
+                raise ModelError(f"{both} share memory, so that they can't be grafted apart: {hint}")
 
 
-def require_mask(mask: GraftMask, weights: Tensors) -> None:
-    """Raise ModelError unless the mask is of a model with these tensors, ParamsError if it is none."""
-    if not isinstance(mask, GraftMask):
-        raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
-    for name, shape in mask.region.shapes.items():
-        if name not in weights or weights[name].shape != shape:
-            raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """True if two tensors of one storage have a number in common."""
+    spans = [(one.storage_offset(), one.storage_offset() + _reach(one)) for one in (first, second)]
+    if spans[0][0] >= spans[1][1] or spans[1][0] >= spans[0][1]:
+        return False
+    known = [torch.arange(max(end for _, end in spans)).as_strided(*_layout(one)).unique() for one in (first, second)]
+    return bool(torch.isin(*known).any())
+
+
+def _reach(values: Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+
+
+def _layout(values: Tensor) -> tuple:
+    return values.shape, values.stride(), values.storage_offset()

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, one_line
-from .apply import put_at, take_at
+from .apply import Places, take_at, write
 
-# a parameter or buffer of a model, flat indices in it (None: all of it), and values for these
-Places = list[tuple[Tensor, Tensor | None, Tensor]]
 # model -> the values beneath each swap that it is in, the latest last
 SWAPS: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 
@@ -23,19 +21,6 @@ SWAPS: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
 def read(places: Places) -> Places:
     """The same places with their current values."""
     return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in places]
-
-
-def write(places: Places) -> None:
-    """Write the values, on each tensor's device and in its dtype."""
-    for tensor, at, values in places:
-        # outside of inference mode torch counts writes, and so refuses gradients of values that are gone
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            if at is not None:
-                put_at(tensor.detach(), at, values)
-            elif tensor.shape == values.shape:
-                tensor.copy_(values)
-            else:  # a head of another size
-                tensor.data = values.to(tensor).clone()
 
 
 @contextmanager

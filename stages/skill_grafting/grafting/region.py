@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..errors import MaskError
+from ..errors import MaskError, ModelError, ParamsError
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
     from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
+# glob patterns such as `encoder.*.weight`, or a predicate of the name
+Parameters = str | Sequence[str] | Callable[[str], bool] | None
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
 CACHED, PART = 2**17, 2**22
@@ -97,6 +100,27 @@ def named_weights(model: Module) -> dict[str, Parameter]:
     return {name: weight for weight, name in names.items()}
 
 
+def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
+    """The names that match; raises ModelError if there are none, with the nearest name for a pattern that matches none."""
+    if callable(parameters):
+        found = [name for name in names if parameters(name)]
+    else:
+        patterns = "*" if parameters is None else parameters
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ParamsError(f"{setting}: {parameters!r} should be glob patterns or a function of the name")
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                nearest = "".join(
+                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
+                )
+                raise ModelError(f"{setting}: no parameter is called {pattern!r}{nearest}")
+        found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not found:
+        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
+    return found
+
+
 @dataclass(frozen=True)
 class Region:
     """Names and shapes of the graftable parameters.
@@ -148,13 +172,3 @@ class Region:
         import torch
 
         return torch.cat([tensors[name].reshape(-1) for name in self.shapes])
-
-    def fingerprint(self, tensors: Tensors) -> str:
-        """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
-        digest = hashlib.sha256()
-        for name, shape in self.shapes.items():
-            digest.update(f"{name}{list(shape)}".encode())
-            values = tensors[name].detach().cpu()
-            wide = values.float() if values.itemsize < 4 and values.is_floating_point() else values
-            digest.update(wide.contiguous().reshape(-1).numpy())
-        return digest.hexdigest()

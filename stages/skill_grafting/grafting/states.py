@@ -23,7 +23,9 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 # what a layer of peft's says about its adapters
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
 # settings of a part that change nothing in eval mode, or that running it changes
-HARMLESS = re.compile("num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing")
+HARMLESS = re.compile(
+    "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing"
+)
 SETTINGS = (bool, int, float, str, type(None))
 # how many numbers of a tensor are looked at before all are
 FIRST = 4096
@@ -87,41 +89,6 @@ def comparable(base: nn.Module, tuned: nn.Module, before: Tensors) -> Tensors:
         return values if kind in (None, values.dtype) else values.to(kind).to(values.dtype)
 
     return LazyTensors(before, rounded)
-
-
-def require_separate(before: Tensors, written: Collection[str]) -> None:
-    """Raise ModelError if a number that would be written to belongs to two names, or twice to one, without being of one parameter."""
-    stored: dict[int, list[str]] = {}
-    for name, values in before.items():
-        if values.numel():
-            stored.setdefault(values.untyped_storage().data_ptr(), []).append(name)
-    for names in stored.values():
-        for name in [one for one in names if one in {*written}]:
-            twice = any(
-                size > 1 and stride == 0 for size, stride in zip(before[name].shape, before[name].stride(), strict=True)
-            )
-            others = [other for other in names if other != name and _overlap(before[name], before[other])]
-            if twice or others:
-                both = f"{name} and {others[0]}" if others else f"entries of {name}"
-                hint = "make them one parameter, or give each its own numbers by .clone()"
-                raise ModelError(f"{both} share memory, so that they can't be grafted apart: {hint}")
-
-
-def _overlap(first: Tensor, second: Tensor) -> bool:
-    """True if two tensors of one storage have a number in common."""
-    spans = [(one.storage_offset(), one.storage_offset() + _reach(one)) for one in (first, second)]
-    if spans[0][0] >= spans[1][1] or spans[1][0] >= spans[0][1]:
-        return False
-    known = [torch.arange(max(end for _, end in spans)).as_strided(*_layout(one)).unique() for one in (first, second)]
-    return bool(torch.isin(*known).any())
-
-
-def _reach(values: Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
-
-
-def _layout(values: Tensor) -> tuple:
-    return values.shape, values.stride(), values.storage_offset()
 
 
 def extra_states(model: nn.Module) -> dict[str, Any]:

@@ -27,13 +27,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ..errors import ParamsError, TrainingError
+from ..fields import Count, Positive, Rate, Weight
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Elementwise, Region, Tensors, pieces
 from ..grafting.select import best
 from ..loops import State
 from ..loops import loop as kept_loop
-from ..settings import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
 from .movement import Movement, distance
 from .registry import Budget

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
 from ..errors import MaskError, ParamsError, did_you_mean, plain_problem
-from ..settings import Section
+from ..fields import Section
+from . import NAMES
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from ..grafting.region import Region
     from .evidence import LocalizerInput
 
-# files of this folder that are not localizers
-SUPPORT = ("__init__", "evidence", "registry")
-NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
 # of a variant: it becomes part of the names of stages, files and settings
 VARIANT = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..errors import DataError
-from ..io import replacing
+from ..writing import replacing
 from .tokens import TARGETS, TOKEN_RECORD, joined, parts_of
 
 DEV = ":dev"

@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING
 from ..errors import ModelError, plain_problem
 from ..grafting.region import Region, named_weights
 from ..io import read_json, write_json
+from .blocks import HEAD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE = "anatomy.json"
-LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
-# labels of the head that a model gets before a task is known, and so of the head in anatomy.json
-SOME_LABELS = 2
-# the classes of transformers that read labels off a model, by model.mode
-CLASSES = {
-    "standard": "AutoModelForSequenceClassification",
-    "prompt": "AutoModelForMaskedLM",
-    "autoregressive": "AutoModelForCausalLM",
-    "generative": "AutoModelForCausalLM",
-}
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import difflib
 from pathlib import Path
 
 from ..errors import ModelError, one_line
-from ..io import read_json, require_permission, taken_along
+from ..io import read_json, taken_along
 from ..offline import hub_answers
+from ..writing import require_permission
 from .loading import TOKENIZER_FILES, WEIGHTS
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError, one_line
-from ..io import replacing
+from ..writing import replacing
 from .loading import FROM_FOLDER, quiet_transformers
 
 if TYPE_CHECKING:

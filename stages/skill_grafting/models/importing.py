@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING
 from ..errors import ModelError, printable
 from ..grafting.region import named_weights
 from ..settings import ModelParams
-from .anatomy import (
-    CLASSES,
-    HEAD,
-    LM_HEAD,
-    ModelSpec,
-    write_anatomy,
-)
+from .anatomy import ModelSpec, write_anatomy
+from .blocks import HEAD, LM_HEAD
 from .checkpoints import FLOATS, Checkpoint, Named, listed
 from .folders import commit_of
-from .loading import MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
-from .structure import anatomy_of, require_embeddings
+from .limits import require_embeddings
+from .loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
+from .structure import anatomy_of
 from .visibility import require_readable
 
 if TYPE_CHECKING:

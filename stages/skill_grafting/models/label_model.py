@@ -19,8 +19,8 @@ from ..grafting.region import named_weights
 from ..runtime import Runtime
 from ..settings import ModelParams
 from .anatomy import ModelSpec, read_anatomy
+from .limits import most_tokens, padding_of
 from .loading import load_model, load_tokenizer, read_tensors
-from .probing import most_tokens, padding_of
 from .visibility import Reader
 
 if TYPE_CHECKING:

@@ -9,11 +9,19 @@ from torch import Tensor
 
 from ..errors import ModelError, one_line
 from ..io import note
-from .anatomy import CLASSES, SOME_LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+# labels of the head that a model gets before a task is known, and so of the head in anatomy.json
+SOME_LABELS = 2
+# the classes of transformers that read labels off a model, by model.mode
+CLASSES = {
+    "standard": "AutoModelForSequenceClassification",
+    "prompt": "AutoModelForMaskedLM",
+    "autoregressive": "AutoModelForCausalLM",
+    "generative": "AutoModelForCausalLM",
+}
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -74,6 +82,27 @@ def load_model(
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors, model.unused_tensors = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     return model.eval()
+
+
+def classes() -> dict[str, dict[str, str]]:
+    """Mode of reading labels -> kind of model -> its class."""
+    from transformers.models.auto import modeling_auto
+
+    return {
+        "standard": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        "prompt": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        "autoregressive": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+
+
+def class_name(kind: str, mode: str) -> str:
+    """The class of transformers by which a mode reads labels off a kind of model."""
+    return classes()["autoregressive" if mode == "generative" else mode][kind]
+
+
+def mode_of_class(name: str | None) -> str | None:
+    """The `model.mode` whose class this is; None if it is another class."""
+    return next((mode for mode, names in classes().items() if name in names.values()), None)
 
 
 def has_head(mode: str) -> bool:

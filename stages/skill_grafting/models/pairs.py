@@ -5,22 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import ModelError, ParamsError
-from ..grafting.apply import is_equal, is_finite, is_plain, is_same
-from ..grafting.modules import Parameters, chosen
-from ..grafting.places import write
-from ..grafting.region import PART, Region, Tensors, named_weights, unwrapped
+from ..fields import Group
+from ..grafting.apply import is_equal, is_finite, is_plain, is_same, write
+from ..grafting.region import Parameters, Region, Tensors, chosen, named_weights, unwrapped
 from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
-from ..localizers.movement import distance
-from ..settings import Group
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -33,7 +27,7 @@ class Pair:
 
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
-    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `config`: settings of the tuned model;
+    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
     `rounded`: the base's values as movement starts from them, if they are others; `extra`: the extra states of the tuned model's parts.
     """
 
@@ -41,7 +35,7 @@ class Pair:
     after: Tensors
     model: nn.Module | None = None
     heads: frozenset[str] = frozenset()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    tuned_model: nn.Module | None = None
     rounded: Tensors | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,7 +52,7 @@ class Pair:
             known = named | heads_of(base)
             before, after = states_of(base, tuned, known)
             rounded, extra = comparable(base, tuned, before), extra_states(tuned)
-            return cls(before, after, unwrapped(base), known, config_of(unwrapped(tuned)), rounded, extra)
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             return cls(base, tuned)
         kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
@@ -87,14 +81,14 @@ class Pair:
     @cached_property
     def groups(self) -> dict[str, str]:
         """Parameter -> group, of a model of transformers; raises ModelError where its blocks can't be told."""
-        from .structure import groups_in  # imports transformers
+        from .blocks import groups_in
 
         return groups_in(self.model, self.heads)
 
     @property
     def labels(self) -> list[str]:
         """The labels of a classifier, in the order of its logits; none of a model without a head."""
-        names = self.config.get("id2label") or {}
+        names = getattr(getattr(self.tuned_model, "config", None), "id2label", None) or {}
         return [str(names[number]) for number in sorted(names)] if self.heads else []
 
     def live(self) -> nn.Module:
@@ -138,15 +132,6 @@ class Pair:
                     continue
             moved.append(name)
         return frozenset(moved)
-
-    def squared_movement(self) -> dict[str, float]:
-        """The squared distance that each parameter moved, in float64; of those that both models have in one shape."""
-        before, squares = self.compared, {}
-        for name in self.weights:
-            if name in before and name in self.after and before[name].shape == self.after[name].shape:
-                parts = zip(*(side[name].reshape(-1).split(PART) for side in (before, self.after)), strict=True)
-                squares[name] = sum(squared_distance(*part) for part in parts)
-        return squares
 
     @property
     def whole(self) -> list[str]:
@@ -214,25 +199,6 @@ class Pair:
         others = [name for name in names if name not in GROUPS]
         members = {*(chosen(self.weights, others) if others else ())}
         return lambda name: groups[name] in names or name in members
-
-
-def squared_distance(before: Tensor, after: Tensor) -> float:
-    """The sum of the squared distances between values, in float64."""
-    return float(distance(before.detach(), after.detach()).double().square().sum())
-
-
-def config_of(model: nn.Module) -> dict[str, Any]:
-    """Settings of a model of transformers that say how its logits are read."""
-    if (config := getattr(model, "config", None)) is None:
-        return {}
-    padding = getattr(text_config(config), "pad_token_id", None)
-    known = {name: getattr(config, name, None) for name in ("problem_type", "id2label")}
-    return {"pad_token_id": padding if padding is None or padding >= 0 else None, **known}
-
-
-def text_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
-    """The part of a config that is about texts, which may be the config itself."""
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once

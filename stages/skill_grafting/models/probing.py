@@ -1,8 +1,6 @@
 """A short text run through a model, to see which of its modules run, in which order, and which one gives the hidden states."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -10,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Module
+from torch.nn import Module
 
 from ..errors import ModelError, one_line
 
@@ -73,26 +71,6 @@ def probe(model: "PreTrainedModel") -> dict[str, Tensor]:
     return words | ({"decoder_input_ids": words["input_ids"]} if model.config.is_encoder_decoder else {})
 
 
-def padding_of(model: "PreTrainedModel") -> int | None:
-    """The token that a model's config has for padding, by which a causal classifier finds the end of a text: None, the last token."""
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    return padding if padding is not None and 0 <= padding < vocabulary_size(model) else None
-
-
-@contextmanager
-def padded_with(model: "PreTrainedModel", padding: int) -> Iterator[None]:
-    """The model with this padding token in its config if it has none of its own."""
-    configs = [model.config, model.config.get_text_config()] if padding_of(model) is None else []
-    before = [getattr(config, "pad_token_id", None) for config in configs]
-    for config in configs:
-        config.pad_token_id = padding
-    try:
-        yield
-    finally:
-        for config, value in zip(configs, before, strict=True):
-            config.pad_token_id = value
-
-
 def vocabulary_size(model: "PreTrainedModel") -> int:
     """Number of the tokens that a model has an embedding for; raises ModelError if it has no table of them."""
     try:
@@ -102,18 +80,6 @@ def vocabulary_size(model: "PreTrainedModel") -> int:
         raise ModelError(
             f"is a model of the kind {kind}, which has no embeddings of tokens, so no text can be read with it"
         ) from None
-
-
-def most_tokens(model: "PreTrainedModel") -> int | None:
-    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
-    ran = {*run_of(model).order}  # not so the positions in the images that a model may see, too
-    tables = {name: part for name, part in model.named_modules() if isinstance(part, Embedding) and name in ran}
-    own_names = ((name.rpartition(".")[2], part) for name, part in tables.items())
-    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
-    if not learned:
-        return None
-    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
-    return model.config.get_text_config().max_position_embeddings - (0 if padding is None else padding + 1)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from ..data.tasks import TaskSpec
 from ..grafting.region import Tensors
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import HEAD
+from .blocks import HEAD
 from .label_model import LabelModel, train_only
 from .structure import groups_of
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from ..data import packages
 from ..data.packages import copy_member, open_zip
 from ..errors import ModelError
-from ..io import replacing
+from ..writing import replacing
 from . import gguf_folder
 from .folders import WANTED, from_folder, from_hub, require_complete, wanted_links
 

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
-from ..grafting.modules import Parameters, chosen
-from ..grafting.places import write
-from ..grafting.region import LazyTensors, Tensors, named_weights
+from ..grafting.apply import write
+from ..grafting.region import LazyTensors, Parameters, Tensors, chosen, named_weights
 from ..grafting.states import heads_of
-from .anatomy import CLASSES, HEAD, ModelSpec, shapes_of
-from .checkpoints import Checkpoint, Named, fitted, labels_of, lacking, listed, mode_of, skeleton, unread, untied
-from .loading import load_model
-from .pairs import Pair, config_of
-from .structure import groups_in, new_head
+from .anatomy import ModelSpec, shapes_of
+from .blocks import HEAD, groups_in
+from .checkpoints import Checkpoint, Named, listed
+from .comparing import fitted, labels_of, lacking, mode_of, skeleton, unread, untied
+from .loading import CLASSES, load_model
+from .pairs import Pair
+from .structure import new_head
 from .tokenizing import other_reading
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def read_pair(
         LazyTensors(other.stored, other.read),
         model,
         frozenset(head),
-        config_of(other_model),
+        other_model,
         base=named,
         tuned=other,
         spec=spec,

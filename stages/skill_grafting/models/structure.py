@@ -3,12 +3,10 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch.nn import Embedding, ModuleList
-
 from ..errors import ModelError
 from ..grafting.region import named_weights
-from .anatomy import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER, ModelSpec, shapes_of
-from .probing import run_of, vocabulary_size
+from .anatomy import ModelSpec, shapes_of
+from .blocks import groups_in
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,26 +48,6 @@ def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[st
     return groups_in(model, new_head(model, lacking) if mode == "standard" else set())
 
 
-def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:
-    """`parameter_groups` of a model with this head."""
-    if not getattr(model, "base_model_prefix", ""):
-        raise ModelError(
-            f"parameters: groups are known of transformers' models, not of this {type(model).__name__}; give glob patterns"
-        )
-    inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
-    pooler, blocks, order = f"{inside}pooler.", _blocks(model), run_of(model).order
-    first = next(place for place, name in enumerate(order) if f"{name}.".startswith(blocks))
-    tables = {name for name, part in model.named_modules() if isinstance(part, Embedding)}
-
-    def group_of(name: str) -> str:
-        known = {HEAD: name in head, LAYERS: name.startswith(blocks), POOLER: name.startswith(pooler)}
-        owners = _owners(name, blocks)
-        early = name.startswith(inside) and (owners & {*order[:first], *tables} or owners.isdisjoint(order))
-        return next((group for group, there in known.items() if there), EMBEDDINGS if early else LM_HEAD)
-
-    return {name: group_of(name) for name in names}
-
-
 def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
     """The parameters of a new head: what the pretrained checkpoint lacks behind its backbone, a pooler with it.
 
@@ -80,55 +58,3 @@ def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
     outside = {name for name in names if not name.startswith(inside)}
     head = {name for name in lacking if name in outside or name.startswith(pooler)}
     return head if head & outside else head | outside
-
-
-def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
-    """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
-    try:
-        words = vocabulary_size(model)
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from error
-    if tokens > words:
-        raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")
-
-
-def block_names(model: "PreTrainedModel") -> list[str]:
-    """Names of the repeated blocks, in the model's order; ALBERT has one for each group of layers that it runs several times."""
-    return [f"{prefix}{place}" for prefix in _blocks(model) for place in range(len(model.get_submodule(prefix[:-1])))]
-
-
-def _blocks(model: "PreTrainedModel") -> tuple[str, ...]:
-    """Prefixes of the lists of repeated blocks: that with the most parameters, and those of its length beside it or of its kind.
-
-    XLM has four side by side, HRM two of the same kind.  Only lists that a text runs count, that are in no other list, and
-    that aren't of tables.
-    """
-    ran = run_of(model).order
-    lists = {
-        f"{name}.": part
-        for name, part in model.named_modules()
-        if isinstance(part, ModuleList)
-        and any(one.startswith(f"{name}.") for one in ran)
-        and not all(isinstance(block, Embedding) for block in part)
-    }
-    outer = {
-        name: part
-        for name, part in lists.items()
-        if not any(name != other and name.startswith(other) for other in lists)
-    }
-    if not outer:
-        raise ModelError(f"{type(model).__name__}: no list of layers runs on a text, so there is no region to graft")
-    beside: dict[tuple[str, int], list[str]] = {}
-    for name, part in outer.items():
-        beside.setdefault((name[:-1].rpartition(".")[0], len(part)), []).append(name)
-    size = {name: sum(weight.numel() for weight in part.parameters()) for name, part in outer.items()}
-    chosen = max(beside.values(), key=lambda names: sum(size[name] for name in names))
-    kinds = [[type(block) for block in outer[name]] for name in chosen]
-    return tuple(name for name, part in outer.items() if name in chosen or [type(block) for block in part] in kinds)
-
-
-def _owners(name: str, blocks: tuple[str, ...]) -> set[str]:
-    """The module of a parameter and those around it, up to where blocks are inside."""
-    parts = name.split(".")[:-1]
-    around = [".".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
-    return {module for module in around if not any(block.startswith(f"{module}.") for block in blocks)}

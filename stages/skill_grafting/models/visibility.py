@@ -15,8 +15,9 @@ from torch.nn.functional import linear
 from ..data.batching import Batch, collate
 from ..data.encoding import Example
 from ..errors import ModelError, one_line
-from .anatomy import CLASSES
-from .probing import TOKENS, padded_with, padding_of, run_of, some_words, without_cache
+from .limits import padded_with, padding_of
+from .loading import CLASSES
+from .probing import TOKENS, run_of, some_words, without_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

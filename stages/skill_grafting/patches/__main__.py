@@ -13,8 +13,8 @@ from typing import Any, NoReturn, get_args
 from .. import __version__
 from ..command import USER_MISTAKE, guarded
 from ..errors import GraftError, did_you_mean, missing_package, printable
-from ..localizers.registry import NAMES
-from ..settings import DataParams, Group, ModelParams
+from ..fields import Column, Group, Mode
+from ..localizers import NAMES
 
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
@@ -24,8 +24,7 @@ COMMANDS = {
     "inspect": "Show how large a mask is and where its parameters lie.",
     "predict": "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
 }
-GROUPS, MODES = get_args(Group), get_args(ModelParams.model_fields["mode"].annotation)
-COLUMNS = get_args(get_args(DataParams.model_fields["columns"].annotation)[0])
+GROUPS, MODES, COLUMNS = get_args(Group), get_args(Mode), get_args(Column)
 PRETRAINED = "models/pretrained"
 
 

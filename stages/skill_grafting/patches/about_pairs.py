@@ -5,14 +5,19 @@ from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
+from torch import Tensor
+
 from ..errors import ModelError, ParamsError
 from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region
+from ..grafting.region import Region, pieces
+from ..localizers.movement import distance
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
 from ..models.checkpoints import listed
-from ..models.pairs import Pair, squared_distance
+from ..models.loading import CLASSES
+from ..models.pairs import Pair
 from ..models.stored_pairs import StoredPair
+from ..models.tokenizing import other_reading
 from ..words import small_percent
 from .card import Scores
 
@@ -46,13 +51,27 @@ def parsed(text: str) -> object:
         return text
 
 
+def squared_movement(pair: Pair) -> dict[str, float]:
+    """The squared distance that each parameter moved, in float64; of those that did and that both models have in one shape."""
+    before, after, squares = pair.compared, pair.after, {}
+    for name in pair.weights:
+        if name in pair.moved and name in before and before[name].shape == after[name].shape:
+            squares[name] = sum(squared_distance(*part) for part in pieces(before[name], after[name]))
+    return squares
+
+
+def squared_distance(before: Tensor, after: Tensor) -> float:
+    """The sum of the squared distances between values, in float64."""
+    return float(distance(before.detach(), after.detach()).double().square().sum())
+
+
 def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:
     """The part of the region's squared movement that the mask holds."""
     before = pair.compared
     held = [
         squared_distance(take_at(before[name], at), take_at(pair.after[name], at)) for name, at in mask.indices.items()
     ]
-    return sum(held) / sum(moved[name] for name in mask.region.shapes)
+    return sum(held) / sum(moved.get(name, 0) for name in mask.region.shapes)
 
 
 def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str, float]) -> list[str]:
@@ -76,6 +95,17 @@ def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str,
             reason = "Not read, as no model of its class computes with it"
             lines.append(f"{reason}: {listed(pair.unread)} of {request.finetuned}.")
     return lines
+
+
+def other_words(request: Namespace, pair: Pair, labels: list[str]) -> list[str]:
+    """A line where a language model's tokenizer differs from its base's; ModelError where labels or rows are read with it."""
+    if not isinstance(pair, StoredPair) or pair.kind not in CLASSES:
+        return []
+    words = {"prompt": ("mask_token",), "generative": ("eos_token",)}.get(pair.kind, ())
+    differs = other_reading(pair.base.checkpoint.folder, pair.tuned.checkpoint.folder, words)
+    if differs and (labels or request.data):
+        raise ModelError(f"{request.finetuned}: {differs}")
+    return [f"{request.finetuned}: {differs}."] if differs else []
 
 
 def save_curve(

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..errors import MaskError
-from ..grafting.apply import put_at, take_at
-from ..grafting.places import write
+from ..grafting.apply import put_at, take_at, write
 from ..grafting.region import Tensors, named_weights
 from ..io import write_json
 from ..models.probing import some_words, without_cache
@@ -25,6 +24,8 @@ from .patch_file import PatchContent
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+# end of the name of a class of transformers -> what peft calls its task
+TASKS = {"ForSequenceClassification": "SEQ_CLS", "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM"}
 
 
 def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out: bool) -> str:
@@ -54,7 +55,7 @@ def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out:
     tensors |= {PREFIX + name: weights[name].detach().contiguous() for name in whole}
     config = {
         "peft_type": "SUPERTUNING",
-        "task_type": task_type(use.model_class),
+        "task_type": next((task for end, task in TASKS.items() if (use.model_class or "").endswith(end)), None),
         "base_model_name_or_path": use.base,
         "revision": use.revision,
         "inference_mode": True,
@@ -66,16 +67,6 @@ def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out:
     save_file(tensors, folder / ADAPTER, metadata={"format": "pt"})
     held = f"{sum(map(len, deltas.values())):,} values in {len(linear)} linear weights, {counted(len(norms), 'norm')} whole"
     return f"{held}; {exactness}" + (f"; left out: {missing}" if left else "")
-
-
-def task_type(name: str | None) -> str | None:
-    """What peft calls the task of a class of transformers."""
-    return {"ForSequenceClassification": "SEQ_CLS", "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM"}.get(
-        next(
-            (end for end in ("ForSequenceClassification", "LMHeadModel", "ForCausalLM") if (name or "").endswith(end)),
-            "",
-        )
-    )
 
 
 def _deltas(patch: PatchContent, weights: Tensors, names: list[str]) -> tuple[dict[str, Tensor], str]:

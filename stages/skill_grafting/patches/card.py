@@ -8,9 +8,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..io import replacing
 from ..metrics.variants import GRAFTED
 from ..words import as_markdown, percent, words
+from ..writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
 CARD = "README.md"

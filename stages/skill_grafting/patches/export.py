@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from ..io import require_free
+from ..writing import require_free
+from .adapter import write_adapter
 from .card import AS_PATCH, PEFT, write_folder
-from .patch import Patch
 from .patch_file import PatchContent, read_graft
+from .placing import load_base, places_of
 from .project import as_patch, pipeline_scores
 
 
@@ -17,10 +18,12 @@ def export(mask: Path, form: str, base: str, to: Path, leave_out: bool) -> str:
     """
     target, (file, found) = require_free(to), read_graft(mask)
     if isinstance(found, PatchContent):
-        patch = Patch(found.stored, found.use)
+        patch = found
     else:
         patch = as_patch(file, found, Path(base))
         patch.scores = pipeline_scores(file, found.about.get("task") or "")
     if form == AS_PATCH:
         return write_folder(target, patch, form)
-    return write_folder(target, patch, PEFT, lambda folder: patch.to_peft(folder, patch.load(base), leave_out))
+    model = load_base(patch, base)
+    places_of(patch, model, f"the model in {base}")
+    return write_folder(target, patch, PEFT, lambda folder: write_adapter(folder, patch, model, leave_out))

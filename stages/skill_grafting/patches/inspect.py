@@ -21,11 +21,9 @@ def inspect(mask: Path, as_json: bool) -> str:
     KINDS; a layer is numbered as in the parameters' names, null outside the layers.
     """
     path, found = read_graft(mask)
-    patch = found if isinstance(found, PatchContent) else None
-    stored, use = (patch.stored, patch.use) if patch else (found, None)
+    stored, use = (found.stored, found.use) if isinstance(found, PatchContent) else (found, None)
     about, selection = stored.about, stored.mask
-    whole = patch.region.size if patch else about.get("model_parameters")
-    rows = composition(selection.counts, selection.region.shapes)
+    whole, rows = about.get("model_parameters"), composition(selection.counts, selection.region.shapes)
     facts = {
         "file": str(path),
         "form": "patch" if use else "mask",
@@ -49,16 +47,14 @@ def _added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Rows of `composition` summed over everything but `by`, in the order of its first appearance."""
     sums: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        found = sums.setdefault(row[by], {by: row[by], **dict.fromkeys(COLUMNS, 0)})
-        for measure in COLUMNS:
-            found[measure] += row[measure]
+        before = sums.get(row[by], dict.fromkeys(COLUMNS, 0))
+        sums[row[by]] = {by: row[by], **{measure: before[measure] + row[measure] for measure in COLUMNS}}
     return [*sums.values()]
 
 
 def _in_words(facts: dict[str, Any]) -> str:
     """A line for each value, and a table for each list of rows."""
-    values = {name: value for name, value in facts.items() if not isinstance(value, list)}
-    lines = [tabulate(values.items(), tablefmt="plain", floatfmt=".4g", missingval="unknown", disable_numparse=[0])]
-    for name in ("layers", "kinds"):
-        lines.append(tabulate(facts[name], headers="keys", tablefmt="plain", floatfmt=".4g", missingval="none"))
-    return "\n\n".join(lines)
+    plain = {"tablefmt": "plain", "floatfmt": ".4g"}
+    values = [fact for fact in facts.items() if not isinstance(fact[1], list)]
+    tables = [tabulate(facts[name], headers="keys", missingval="none", **plain) for name in ("layers", "kinds")]
+    return "\n\n".join([tabulate(values, missingval="unknown", disable_numparse=[0], **plain), *tables])

@@ -5,7 +5,6 @@ patch.save_pretrained("movies")
 model = sg.Patch.from_pretrained("movies").apply(base)
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +16,16 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..errors import MaskError, ModelError, ParamsError
-from ..grafting.apply import take_at
-from ..grafting.mask import FLOATS, GraftMask
+from ..grafting.apply import Places, take_at
+from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.mask_file import StoredMask
-from ..grafting.modules import Parameters, named_heads, require_mask
-from ..grafting.places import Places, swapped, unswapped, write
-from ..grafting.region import Region, Tensors, named_weights
+from ..grafting.places import swapped
+from ..grafting.region import Parameters
 from ..grafting.states import copied
-from ..io import replacing
-from ..models.pairs import Pair, Side, text_config
-from .patch_file import PATCH, PatchContent, PatchMetadata, names_of_labels, read_patch
+from ..models.pairs import Pair, Side
+from ..writing import replacing
+from .patch_file import PATCH, PatchContent, PatchMetadata, describe, read_patch
+from .placing import configs_of, load_base, places_of, put_config, put_on, text_config
 
 
 class Patch(PatchContent, ModelHubMixin):
@@ -72,7 +71,10 @@ class Patch(PatchContent, ModelHubMixin):
         about = {"title": title, "labels": known, "prompt": prompt, "max_length": max_length}
         stored = StoredMask(mask, values, head, {})
         patch = cls(
-            stored, describe(stored, pair.before, pair.weights, {**pair.origin, **origin, **about}, pair.config)
+            stored,
+            describe(
+                stored, pair.before, pair.weights, {**pair.origin, **origin, **about}, config_of(pair.tuned_model)
+            ),
         )
         patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None
         return patch
@@ -87,25 +89,12 @@ class Patch(PatchContent, ModelHubMixin):
         `dtype`: of the result, by default as the base is.  Raises MaskError unless the base is what the patch was made from.
         """
         live = isinstance(base, nn.Module)
-        model = copied(base) if live else self.load(base, revision)
-        write(self._fitted(model, f"this {type(base).__name__}" if live else f"the model in {base}"))
-        _put_config(model, self.use.options)
+        model = copied(base) if live else load_base(self, base, revision)
+        put_on(self, model, f"this {type(base).__name__}" if live else f"the model in {base}")
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
         if kind is not None and not isinstance(kind, torch.dtype):
             raise ParamsError(f"dtype: {dtype!r} should be a dtype of torch or the name of one, such as bfloat16")
         return model if kind is None else model.to(kind)
-
-    def load(self, base: str | Path, revision: str | None = None) -> nn.Module:
-        """The base of a folder or hub id, in float32 and eval mode, with a head of the patch's size, and without the patch."""
-        from ..models.folders import find_checkpoint
-        from ..models.loading import load_model
-
-        if self.use.model_class is None:
-            raise MaskError(
-                f"{self!r}: is for no model of transformers; make the base module and apply the patch to it"
-            )
-        folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
-        return load_model(folder, self.use.model_class, self.use.labels if self.head else None, new_head=True)
 
     @contextmanager
     def on(self, base: nn.Module) -> Iterator[nn.Module]:
@@ -118,10 +107,10 @@ class Patch(PatchContent, ModelHubMixin):
             self.require(base)
         before = [
             (config, {name: getattr(config, name, None) for name in options})
-            for config, options in _configs(base, self.use.options)
+            for config, options in configs_of(base, self.use.options)
         ]
         with swapped(base, self._places[base]):
-            _put_config(base, self.use.options)
+            put_config(base, self.use.options)
             try:
                 yield base
             finally:
@@ -201,10 +190,6 @@ class Patch(PatchContent, ModelHubMixin):
 
     # --- About it ----------------------------------------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        title = f"{self.use.title}, " if self.use.title else ""
-        return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Patch):
             return NotImplemented
@@ -221,99 +206,13 @@ class Patch(PatchContent, ModelHubMixin):
 
         It has to be in float32 or in whatever else holds the same numbers; afterwards it may be moved or turned into another dtype.
         """
-        self._places[base] = self._fitted(base, f"this {type(base).__name__}")
-
-    def _fitted(self, model: nn.Module, title: str) -> Places:
-        """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
-        parameters = named_weights(model)
-        weights = {**parameters, **dict(model.named_buffers())}
-        parameters = {name: weight for name, weight in parameters.items() if name not in self.head}
-        with unswapped(model):
-            require_base(self, parameters, title)
-        if strange := [name for name in self.head if name not in weights]:
-            raise MaskError(f"{self!r}: its head has {strange[0]}, and {title} has not")
-        require_padding(self.use, getattr(getattr(model, "config", None), "vocab_size", None))
-        for theirs, ours in sorted({(part.dtype, weights[name].dtype) for name, part in self.values.items()}, key=str):
-            if torch.promote_types(theirs, ours) != ours:
-                warnings.warn(f"{self!r}: its values are rounded from {theirs} to the model's {ours}", stacklevel=3)
-        places: Places = [
-            (weights[name], at.to(weights[name].device), self.values[name]) for name, at in self.mask.indices.items()
-        ]
-        return places + [(weights[name], None, part) for name, part in self.head.items()]
+        self._places[base] = places_of(self, base, f"this {type(base).__name__}")
 
 
-def describe(
-    stored: StoredMask, before: Tensors, weights: Sequence[str], about: dict[str, Any], config: Mapping[str, Any]
-) -> PatchMetadata:
-    """The metadata of a patch.
-
-    before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels, prompt,
-    max_length; config: the tuned model's settings.  Raises MaskError for values of a type that a patch can't hold.
-    """
-    region, labels = stored.mask.region.shapes, about["labels"]
-    if strange := [name for name, values in stored.values.items() if values.dtype not in FLOATS]:
-        raise MaskError(
-            f"{strange[0]} is {stored.values[strange[0]].dtype}; a patch holds float32, bfloat16 and float16"
-        )
-    outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
-    known = {name: tuple(shape) for name, shape in outside.items()} | region
-    classifies = bool(stored.head and labels and config)
-    # of a language model neither changes any logit
-    changed = {name: config[name] for name in ("pad_token_id", "problem_type") if classifies and name in config}
-    return PatchMetadata(
-        model_class=about.get("model_class"),
-        base=about["name"],
-        source=about["source"],
-        revision=about["revision"],
-        fingerprint=Region(known).fingerprint(before),
-        outside=outside,
-        head={name: [*part.shape] for name, part in sorted(stored.head.items())},
-        title=about["title"] or about["name"],
-        labels=labels,
-        prompt=about["prompt"],
-        max_length=about["max_length"],
-        config=changed | (names_of_labels(labels) if classifies else {}),
-    )
-
-
-def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
-    """Raise MaskError unless these weights are what a patch was made from."""
-    use, wanted = patch.use, patch.region.shapes
-    for name, weight in known.items():
-        if weight.is_meta or not weight.is_floating_point():
-            raise MaskError(
-                f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
-            )
-    made_for = f"the patch was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
-    there = {name: tuple(weight.shape) for name, weight in known.items()}
-    if there != wanted:
-        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
-        sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]
-        raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
-    if (found := patch.region.fingerprint(known)) != use.fingerprint:
-        rounded = {weight.dtype for weight in known.values()} - {torch.float32}
-        hint = "; its numbers are rounded: load it in float32, put the patch on, then turn it into another dtype"
-        raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
-
-
-def require_padding(use: PatchMetadata, tokens: int | None) -> None:
-    """Raise MaskError if the model that a patch is for has fewer tokens than the number of its padding."""
-    padding = use.config.get("pad_token_id")
-    if padding is not None and tokens is not None and padding >= tokens:
-        raise MaskError(f"damaged: patch.config.pad_token_id is {padding}, and the model has {tokens} tokens")
-
-
-def _put_config(model: nn.Module, options: Mapping[str, Any]) -> None:
-    for config, values in _configs(model, options):
-        for name, value in values.items():
-            setattr(config, name, value)
-
-
-def _configs(model: nn.Module, options: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """A model's config with settings for it, and the one of texts inside it with those that a classifier reads there."""
+def config_of(model: nn.Module | None) -> dict[str, Any]:
+    """Settings of a model of transformers that say how its logits are read."""
     if (config := getattr(model, "config", None)) is None:
-        return []
-    return [
-        (config, options),
-        (text_config(config), {name: value for name, value in options.items() if name == "pad_token_id"}),
-    ]
+        return {}
+    padding = getattr(text_config(config), "pad_token_id", None)
+    known = {name: getattr(config, name, None) for name in ("problem_type", "id2label")}
+    return {"pad_token_id": padding if padding is None or padding >= 0 else None, **known}

@@ -4,6 +4,7 @@ Beside indices and values it has what travels whole (heads, buffers that differ)
 was found, and the SHA-256 of the file itself (`seal`).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,15 +12,16 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from torch import Tensor
 
-from ..data.tasks import Prompt
+from ..data.prompts import Prompt
 from ..errors import MaskError, plain_problem
-from ..grafting.mask import GraftMask
+from ..fields import Section
+from ..grafting.fingerprint import fingerprint
+from ..grafting.mask import FLOATS, GraftMask
 from ..grafting.mask_file import StoredMask, read_mask, write_mask
 from ..grafting.mask_indices import read_header
-from ..grafting.region import Region
-from ..io import require_permission
-from ..settings import Section
+from ..grafting.region import Region, Tensors
 from ..words import small_percent
+from ..writing import require_permission
 from .seal import UNSEALED, require_sealed, seal
 
 PATCH = "patch.safetensors"
@@ -86,7 +88,7 @@ def names_of_labels(labels: list[str]) -> dict[str, Any]:
     }
 
 
-@dataclass
+@dataclass(repr=False)
 class PatchContent:
     """What is in the file of a patch: indices, values and whole tensors, and the metadata; `scores`, rows by variant, are its card's."""
 
@@ -121,6 +123,44 @@ class PatchContent:
         mask, whole = self.mask, self.region.size
         text = f"{mask.selected:,} of {mask.region.size:,} graftable parameters ({small_percent(mask.sparsity)})"
         return f"{text}, {small_percent(mask.selected / whole)} of the model's {whole:,}"
+
+    def __repr__(self) -> str:
+        title = f"{self.use.title}, " if self.use.title else ""
+        return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
+
+
+def describe(
+    stored: StoredMask, before: Tensors, weights: Sequence[str], about: dict[str, Any], config: Mapping[str, Any]
+) -> PatchMetadata:
+    """The metadata of a patch.
+
+    before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels, prompt,
+    max_length; config: the tuned model's settings.  Raises MaskError for values of a type that a patch can't hold.
+    """
+    region, labels = stored.mask.region.shapes, about["labels"]
+    if strange := [name for name, values in stored.values.items() if values.dtype not in FLOATS]:
+        raise MaskError(
+            f"{strange[0]} is {stored.values[strange[0]].dtype}; a patch holds float32, bfloat16 and float16"
+        )
+    outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
+    known = {name: tuple(shape) for name, shape in outside.items()} | region
+    classifies = bool(stored.head and labels and config)
+    # of a language model neither changes any logit
+    changed = {name: config[name] for name in ("pad_token_id", "problem_type") if classifies and name in config}
+    return PatchMetadata(
+        model_class=about.get("model_class"),
+        base=about["name"],
+        source=about["source"],
+        revision=about["revision"],
+        fingerprint=fingerprint(Region(known), before),
+        outside=outside,
+        head={name: [*part.shape] for name, part in sorted(stored.head.items())},
+        title=about["title"] or about["name"],
+        labels=labels,
+        prompt=about["prompt"],
+        max_length=about["max_length"],
+        config=changed | (names_of_labels(labels) if classifies else {}),
+    )
 
 
 def write_patch(path: Path, patch: PatchContent) -> None:

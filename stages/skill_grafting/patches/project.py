@@ -7,17 +7,18 @@ from pydantic import ValidationError
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, ParamsError
+from ..grafting.fingerprint import fingerprint
 from ..grafting.mask_file import StoredMask, require_model
 from ..grafting.region import Region
 from ..io import read_json
 from ..metrics.gain import with_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..models.anatomy import FILE, HEAD, read_anatomy
-from ..models.checkpoints import class_name
-from ..models.loading import load_config, load_tokenizer, read_tensors
+from ..models.anatomy import FILE, read_anatomy
+from ..models.blocks import HEAD
+from ..models.loading import class_name, load_config, load_tokenizer, read_tensors
 from ..settings import ModelParams
 from ..yaml12 import load_yaml
-from .patch import Patch, describe
+from .patch_file import PatchContent, describe
 
 SETTINGS = Path("params.yaml")
 # masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
@@ -26,14 +27,14 @@ SCORED_BY = {"learned": ("evaluate", "calibration")}
 COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 
-def as_patch(path: Path, stored: StoredMask, base: Path) -> Patch:
+def as_patch(path: Path, stored: StoredMask, base: Path) -> PatchContent:
     """The patch of a mask of the project, on its pretrained model; MaskError if it was made for another one."""
     if not (base / FILE).is_file():
         raise ModelError(f"{base}: a mask is for a model as the stage `model` writes it, and this has no {FILE}")
     spec, about = read_anatomy(base), stored.about
     tensors = read_tensors(base, spec.pretrained)
     region = Region({name: tuple(spec.shapes[name]) for name in stored.mask.region.shapes if name in tensors})
-    require_model(path, about, region, region.fingerprint(tensors), spec.name)
+    require_model(path, about, region, fingerprint(region, tensors), spec.name)
     task = project_task(about.get("task") or "")
     labels = [] if spec.mode == "generative" else task.labels or []
     origin = {"name": spec.name, "source": spec.source, "revision": spec.revision}
@@ -43,7 +44,7 @@ def as_patch(path: Path, stored: StoredMask, base: Path) -> Patch:
     weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
     padding = load_config(base).get_text_config().pad_token_id  # by which fine-tuning began, or its tokenizer's
     settings = {"pad_token_id": load_tokenizer(base).pad_token_id if padding is None else padding, "problem_type": None}
-    return Patch(stored, describe(stored, tensors, weights, origin | facts, settings))
+    return PatchContent(stored, describe(stored, tensors, weights, origin | facts, settings))
 
 
 def project_task(name: str) -> TaskSpec:

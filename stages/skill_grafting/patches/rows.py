@@ -1,19 +1,15 @@
 """Labelled rows for `graft localize`: what localizers take gradients of, and how the models score."""
 
-import sys
-import tempfile
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psutil
 from pydantic import ValidationError
 
 from ..data.local import ENDINGS, read_file
 from ..data.rows import BITS, Row, bare, content, rank
 from ..data.tables import build_table, describe_dropped, dropped_in
-from ..data.tasks import Prompt, TaskSpec
+from ..data.tasks import TaskSpec
 from ..errors import DataError, ParamsError, plain_problem
 from ..grafting.apply import graft_into
 from ..grafting.mask import GraftMask
@@ -21,32 +17,21 @@ from ..localizers.evidence import Objective
 from ..metrics.gain import with_gain
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
-from ..models.anatomy import CLASSES
-from ..models.checkpoints import ONE_LABEL, listed
+from ..models.checkpoints import listed
+from ..models.comparing import ONE_LABEL
 from ..models.evaluation import Evaluation
 from ..models.evidence import objective_of
-from ..models.folders import has_tokenizer, wanted_links, weight_files
 from ..models.label_model import LabelModel
-from ..models.loading import load_tokenizer
-from ..models.probing import most_tokens
+from ..models.limits import longest_text, most_tokens, require_embeddings
+from ..models.loading import CLASSES, load_tokenizer
 from ..models.stored_pairs import StoredPair
-from ..models.structure import require_embeddings
 from ..models.visibility import require_causal
-from ..runtime import Runtime, start
-from ..settings import ModelParams, RuntimeParams
 from .card import Scores
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from .label_models import tuned_of
 
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
 NO_TEST = "none"
-GIBIBYTE = 2**30
-# of a model without a limit of its own
-MOST_TOKENS = 512
-# padded tokens of a batch, which memory grows with
-BATCH_TOKENS = 512
 BINS = 15
 
 
@@ -65,9 +50,8 @@ class Rows:
         """Those of --data and --test; raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt."""
         if pair.kind not in CLASSES:
             raise DataError(f"--data: rows are texts, which a {pair.kind} doesn't read; without: weights alone")
-        _warn_of_size(pair)
         task, parts, line = _split_rows(request, pair, task)
-        model = _load(pair, task, max_length)
+        model = tuned_of(pair, task, max_length)
         require_causal(request.finetuned, model.model, pair.kind, "--mode ")
         return cls(pair, task, model, parts, line)
 
@@ -102,12 +86,6 @@ class Rows:
         return with_gain({name: by_variant[name] for name in (PRETRAINED, FINETUNED, *masks, WHOLE_REGION)})
 
 
-def task_of(name: str, labels: list[str], kind: str, prompt: Prompt | dict | None = None) -> TaskSpec:
-    """The task of a patch or a model whose labels are read off in this mode; pydantic's ValidationError for a prompt that can't be."""
-    prompts = {"prompt" if kind == "prompt" else "causal_prompt": prompt}
-    return TaskSpec(name=name, title=name, kind=name, labels=labels, **prompts)
-
-
 def requested_task(request: Namespace, pair: StoredPair) -> TaskSpec:
     """The task: the labels are those of the classifier's head or of the verbalizer, none if there is neither."""
     name = request.task or Path(request.finetuned).resolve().name
@@ -122,7 +100,7 @@ def requested_task(request: Namespace, pair: StoredPair) -> TaskSpec:
         raise DataError("--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label")
     prompt = {"template": request.prompt or "", "verbalizer": verbalizer}
     try:
-        return task_of(name, labels, pair.kind, prompt if language and labels else None)
+        return TaskSpec.read_as(name, labels, pair.kind, prompt if language and labels else None)
     except ValidationError as error:
         raise DataError("; ".join(map(_prompt_problem, error.errors()))) from None
 
@@ -142,38 +120,7 @@ def longest_request(request: Namespace, pair: StoredPair) -> int:
         )
     tokenizer = load_tokenizer(pair.base.checkpoint.folder)
     require_embeddings(pair.base.checkpoint.title, pair.model, len(tokenizer))
-    return request.max_length or longest_text(tokenizer, most)
-
-
-def longest_text(tokenizer: "PreTrainedTokenizerBase", most: int | None) -> int:
-    """The tokens that a text may have by its tokenizer and by what the model can read; at most MOST_TOKENS."""
-    return min(tokenizer.model_max_length, MOST_TOKENS, most or MOST_TOKENS)
-
-
-def _warn_of_size(pair: StoredPair) -> None:
-    """Warn on stderr if the files of a model that is loaded whole are larger than the free memory."""
-    size = sum(file.stat().st_size for file in weight_files(pair.tuned.checkpoint.folder))
-    if size > (free := psutil.virtual_memory().available):
-        print(
-            f"warning: the fine-tuned weights take {size / GIBIBYTE:.1f} GiB on disk, {free / GIBIBYTE:.1f} GiB of memory are "
-            "free, and with --data all of them are loaded; movement without --data reads one tensor at a time",
-            file=sys.stderr,
-        )
-
-
-def _load(pair: StoredPair, task: TaskSpec, max_length: int) -> LabelModel:
-    """The fine-tuned model, live."""
-    tuned, base = pair.tuned.checkpoint.folder, pair.base.checkpoint.folder
-    settings = ModelParams.model_construct(mode=pair.kind, max_length=max_length)
-    with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
-        links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
-        return LabelModel.load(links, task, settings, best_device())
-
-
-def best_device() -> Runtime:
-    """The best device that there is, in float32."""
-    usual = {"device": "auto", "precision": "float32", "threads": 0, "gradient_checkpointing": False}
-    return start(RuntimeParams.model_construct(batch_tokens=BATCH_TOKENS, **usual))
+    return request.max_length or longest_text(tokenizer, pair.model)
 
 
 def _split_rows(request: Namespace, pair: StoredPair, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]], str]:

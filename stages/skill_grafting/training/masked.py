@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from ..errors import MaskError, ModelError, ParamsError, one_line
 from ..grafting.apply import put_at, take_at
-from ..grafting.mask import GraftMask
-from ..grafting.modules import require_mask
+from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import named_weights
 
 # entry of an optimizer's state_dict: whose state it is

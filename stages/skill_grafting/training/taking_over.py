@@ -7,9 +7,12 @@ from torch import Tensor
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
-from ..models.anatomy import CLASSES, HEAD, SOME_LABELS, ModelSpec, read_anatomy
-from ..models.checkpoints import ONE_LABEL, Checkpoint, Named, fitted, labels_of, listed, mode_of, unread
+from ..models.anatomy import ModelSpec, read_anatomy
+from ..models.blocks import HEAD
+from ..models.checkpoints import Checkpoint, Named, listed
+from ..models.comparing import ONE_LABEL, fitted, labels_of, mode_of, unread
 from ..models.label_model import LabelModel
+from ..models.loading import CLASSES, SOME_LABELS
 from ..models.predicting import dev_score
 from ..models.tokenizing import other_reading
 from ..runtime import seeded_torch

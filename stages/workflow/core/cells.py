@@ -10,12 +10,14 @@ from torch import Tensor
 
 from skill_grafting.api import localize
 from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
 from skill_grafting.localizers.registry import Budget, Localizer
-from skill_grafting.models.anatomy import HEAD, ModelSpec, read_anatomy
+from skill_grafting.models.anatomy import ModelSpec, read_anatomy
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime
@@ -89,7 +91,7 @@ class GraftCell:
     @cached_property
     def fingerprint(self) -> str:
         """The fingerprint of the pretrained region (Region.fingerprint)."""
-        return self.region.fingerprint(self.pretrained)
+        return fingerprint(self.region, self.pretrained)
 
     def origin(self) -> dict[str, Any]:
         """The model and cell that a mask belongs to, for its header."""

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_grafting.errors import StorageError
-from skill_grafting.io import READ, replacing
+from skill_grafting.io import READ
 from skill_grafting.loops import KEEPERS, State
+from skill_grafting.writing import replacing
 
 # a loop that took this share of the time between two checkpoints is kept as it ended
 FINISHED_SHARE = 0.1

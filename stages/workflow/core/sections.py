@@ -6,19 +6,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from skill_grafting.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
-from skill_grafting.settings import (
-    DataParams,
-    FinetuneParams,
-    Group,
-    ModelParams,
-    Name,
-    OodParams,
-    RuntimeParams,
-    Section,
-    Seed,
-    Share,
-    Values,
-)
+from skill_grafting.fields import Group, Name, Section, Seed, Share, Values
+from skill_grafting.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
 from stages.workflow.core.rules import Choice, unknown_localizers
 
 

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
+from skill_grafting.fields import Params, Section, Values, get_by_path
 from skill_grafting.localizers.registry import Localizer, localizer_of, original
-from skill_grafting.settings import Params, Section, Values, get_by_path
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
 

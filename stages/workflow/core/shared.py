@@ -1,6 +1,7 @@
 """One pretrained model that the trained heads of several tasks read."""
 
-from skill_grafting.models.anatomy import HEAD, read_anatomy
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import Runtime, seeded_torch

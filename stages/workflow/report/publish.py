@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.io import replacing, write_json, write_text
+from skill_grafting.io import write_json, write_text
 from skill_grafting.words import as_markdown
+from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 
 from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task

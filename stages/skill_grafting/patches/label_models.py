@@ -1,0 +1,49 @@
+"""Models that read labels off texts: of a patch on its base, of a whole model's folder, and the fine-tuned one of a pair."""
+
+import tempfile
+from pathlib import Path
+
+from ..data.tasks import TaskSpec
+from ..errors import ModelError
+from ..models.checkpoints import Checkpoint
+from ..models.comparing import labels_of, mode_of
+from ..models.folders import find_checkpoint, has_tokenizer, wanted_links
+from ..models.label_model import LabelModel
+from ..models.limits import longest_text
+from ..models.loading import load_model, load_tokenizer, mode_of_class
+from ..models.stored_pairs import StoredPair
+from ..runtime import best_runtime
+from ..settings import ModelParams
+from .patch_file import PatchContent
+from .placing import load_base, put_on
+
+
+def patched(patch: PatchContent, base: str) -> LabelModel:
+    """The base model with a patch on it, whose metadata defines how its labels are read."""
+    use, mode = patch.use, mode_of_class(patch.use.model_class)
+    if not use.labels or mode is None:
+        raise ModelError("the patch has no labels to choose among; `graft localize` takes --prompt and --verbalizer")
+    folder, _ = find_checkpoint(base)
+    model = put_on(patch, load_base(patch, folder), f"the model in {folder}")
+    task = TaskSpec.read_as(use.title, use.labels, mode, use.prompt)
+    return LabelModel(model, load_tokenizer(folder), task, mode, use.max_length, best_runtime())
+
+
+def whole(folder: Path) -> LabelModel:
+    """A classifier with its own labels."""
+    checkpoint = Checkpoint.open(str(folder))
+    if mode_of(checkpoint) != "standard":
+        reason = "of a language model give the patch, which has prompt and label words"
+        raise ModelError(f"{folder}: is no classifier; {reason}")
+    task = TaskSpec.read_as(folder.name, labels_of(checkpoint), "standard")
+    model, tokenizer = load_model(folder, "standard", task.labels), load_tokenizer(folder)
+    return LabelModel(model, tokenizer, task, "standard", longest_text(tokenizer, model), best_runtime())
+
+
+def tuned_of(pair: StoredPair, task: TaskSpec, max_length: int) -> LabelModel:
+    """The fine-tuned model, live."""
+    tuned, base = pair.tuned.checkpoint.folder, pair.base.checkpoint.folder
+    settings = ModelParams.model_construct(mode=pair.kind, max_length=max_length)
+    with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
+        links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
+        return LabelModel.load(links, task, settings, best_runtime())

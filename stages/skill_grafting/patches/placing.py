@@ -1,0 +1,133 @@
+"""A patch on a model: whether it is the one that the patch was made from, where the values go, and how its config changes."""
+
+import warnings
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import MaskError
+from ..grafting.apply import Places, put_at, write
+from ..grafting.fingerprint import fingerprint
+from ..grafting.places import unswapped
+from ..grafting.region import LazyTensors, Tensors, named_weights
+from ..models.checkpoints import Checkpoint, Named
+from ..models.folders import find_checkpoint
+from ..models.loading import load_model
+from .patch_file import PatchContent, PatchMetadata
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def put_on(patch: PatchContent, model: nn.Module, title: str) -> nn.Module:
+    """The model, which messages call by this title, with the patch on it for good; MaskError unless it is what the patch was made from."""
+    write(places_of(patch, model, title))
+    put_config(model, patch.use.options)
+    return model
+
+
+def load_base(patch: PatchContent, base: str | Path, revision: str | None = None) -> nn.Module:
+    """The base of a folder or hub id, in float32 and eval mode, with a head of the patch's size, and without the patch."""
+    if patch.use.model_class is None:
+        raise MaskError(f"{patch!r}: is for no model of transformers; make the base module and apply the patch to it")
+    folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
+    return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
+
+
+def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
+    """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
+    parameters = named_weights(model)
+    weights = {**parameters, **dict(model.named_buffers())}
+    parameters = {name: weight for name, weight in parameters.items() if name not in patch.head}
+    with unswapped(model):
+        require_base(patch, parameters, title)
+    if strange := [name for name in patch.head if name not in weights]:
+        raise MaskError(f"{patch!r}: its head has {strange[0]}, and {title} has not")
+    require_padding(patch.use, getattr(getattr(model, "config", None), "vocab_size", None))
+    for theirs, ours in sorted({(part.dtype, weights[name].dtype) for name, part in patch.values.items()}, key=str):
+        if torch.promote_types(theirs, ours) != ours:
+            warnings.warn(f"{patch!r}: its values are rounded from {theirs} to the model's {ours}", stacklevel=3)
+    places: Places = [
+        (weights[name], at.to(weights[name].device), patch.values[name]) for name, at in patch.mask.indices.items()
+    ]
+    return places + [(weights[name], None, part) for name, part in patch.head.items()]
+
+
+def names_fit(patch: PatchContent, checkpoint: Checkpoint) -> bool:
+    """True unless the class has other names in memory than in files, as ViT has; such a model is loaded."""
+    names = patch.region.shapes
+    named = Named.of(checkpoint, names, next(iter(names)).partition(".")[0])
+    return 2 * len(named.stored) > len(names)
+
+
+def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with a patch on them, by the names of the patch's class, in the widest type of both."""
+    wanted = patch.region.shapes
+    first = next(iter(wanted)).partition(".")[0]
+    named = Named.of(checkpoint, wanted, first)
+    require_base(patch, LazyTensors(named.stored, named.read), f"the model in {checkpoint.title}")
+    parts = {name.rpartition(".")[0] for name in wanted}
+    # such as the statistics of a BatchNorm: what lies beside a parameter in the module that it is of
+    left = {name: name for name in checkpoint.files.keys() - {*named.stored.values()}}
+    beside = {name if name.rpartition(".")[0] in parts else f"{first}.{name}": name for name in left}
+    buffers = {name: checkpoint.read(stored) for name, stored in beside.items() if name.rpartition(".")[0] in parts}
+    tensors = {name: named.read(name) for name in wanted} | buffers | patch.head
+    kinds = [values.dtype for values in (*tensors.values(), *patch.values.values()) if values.is_floating_point()]
+    widest = reduce(torch.promote_types, kinds)
+    tensors = {name: values.to(widest) if values.is_floating_point() else values for name, values in tensors.items()}
+    for name, at in patch.mask.indices.items():
+        tensors[name] = tensors[name].clone()
+        put_at(tensors[name], at, patch.values[name])
+    return {name: values.contiguous() for name, values in tensors.items()}
+
+
+def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
+    """Raise MaskError unless these weights are what a patch was made from."""
+    use, wanted = patch.use, patch.region.shapes
+    for name, weight in known.items():
+        if weight.is_meta or not weight.is_floating_point():
+            raise MaskError(
+                f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
+            )
+    made_for = f"the patch was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
+    there = {name: tuple(weight.shape) for name, weight in known.items()}
+    if there != wanted:
+        name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
+        sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]
+        raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
+    if (found := fingerprint(patch.region, known)) != use.fingerprint:
+        rounded = {weight.dtype for weight in known.values()} - {torch.float32}
+        hint = "; its numbers are rounded: load it in float32, put the patch on, then turn it into another dtype"
+        raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
+
+
+def require_padding(use: PatchMetadata, tokens: int | None) -> None:
+    """Raise MaskError if the model that a patch is for has fewer tokens than the number of its padding."""
+    padding = use.config.get("pad_token_id")
+    if padding is not None and tokens is not None and padding >= tokens:
+        raise MaskError(f"damaged: patch.config.pad_token_id is {padding}, and the model has {tokens} tokens")
+
+
+def put_config(model: nn.Module, options: Mapping[str, Any]) -> None:
+    for config, values in configs_of(model, options):
+        for name, value in values.items():
+            setattr(config, name, value)
+
+
+def configs_of(model: nn.Module, options: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """A model's config with settings for it, and the one of texts inside it with those that a classifier reads there."""
+    if (config := getattr(model, "config", None)) is None:
+        return []
+    return [
+        (config, options),
+        (text_config(config), {name: value for name, value in options.items() if name == "pad_token_id"}),
+    ]
+
+
+def text_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
+    """The part of a config that is about texts, which may be the config itself."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
