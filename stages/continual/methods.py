@@ -47,7 +47,8 @@ from skill_grafting.errors import MaskError
 from skill_grafting.fields import Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, read_mask_for
+from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.mask_writing import INT32_LIMIT
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.gain import gained, relative_gain
 from skill_grafting.metrics.overlap import share_inside

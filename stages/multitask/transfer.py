@@ -16,7 +16,7 @@ from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask, require_model
+from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask

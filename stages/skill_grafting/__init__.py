@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # what an editor sees
     from .curves import curve, plot_curve
     from .errors import GraftError
     from .grafting.mask import GraftMask
-    from .grafting.mask_file import load_mask
+    from .grafting.mask_reading import load_mask
     from .grafting.modules import graft, grafted
     from .localizers.registry import methods, register
     from .merging import merge
@@ -54,7 +54,7 @@ _PLACES = {
     **dict.fromkeys(("graft", "grafted"), "grafting.modules"),
     "GraftError": "errors",
     "GraftMask": "grafting.mask",
-    "load_mask": "grafting.mask_file",
+    "load_mask": "grafting.mask_reading",
     "Patch": "patches.patch",
     "merge": "merging",
     "masked_optimizer": "training.masked",

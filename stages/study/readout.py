@@ -8,7 +8,7 @@ from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from skill_grafting.io import make_folders
 from skill_grafting.models.evaluation import Evaluation

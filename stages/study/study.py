@@ -10,7 +10,7 @@ import pandas as pd
 
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
 from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends

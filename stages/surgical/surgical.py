@@ -8,7 +8,7 @@ import pandas as pd
 
 from skill_grafting.errors import DataError
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import composition
 from skill_grafting.metrics.gain import gained
 from skill_grafting.metrics.overlap import kendall

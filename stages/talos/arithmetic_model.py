@@ -15,7 +15,7 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
-from skill_grafting.grafting.mask_file import read_mask_for
+from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.merging import combined, task_vector

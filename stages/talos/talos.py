@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_file import read_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.merging import normalised
 from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
 from skill_grafting.metrics.gain import relative_gain

@@ -14,7 +14,8 @@ from skill_grafting import localizers
 from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import attribution

@@ -16,8 +16,9 @@ from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, require_model, write_mask
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.grafting.mask_indices import read_header, read_indices
+from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.metrics.overlap import share_inside

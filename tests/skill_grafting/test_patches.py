@@ -25,8 +25,7 @@ from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.models.loading import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import CARD, card_text, render
-from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, write_patch
-from skill_grafting.patches.seal import seal
+from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, seal, write_patch
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import change_one_value, random_mask, same, set_config
 from tests.skill_grafting.test_masks import rewrite

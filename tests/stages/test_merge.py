@@ -12,7 +12,8 @@ import torch
 from skill_grafting.errors import DataError, MaskError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json, read_rows
 from skill_grafting.merging import RULES, VECTORS, stitch
 from skill_grafting.metrics.predictions import read_predictions

@@ -16,7 +16,8 @@ import torch
 from skill_grafting.errors import MaskError, ModelError, TrainingError
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import read_mask, write_mask
+from skill_grafting.grafting.mask_file import write_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json
 from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
 from skill_grafting.metrics.predictions import read_predictions

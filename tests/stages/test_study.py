@@ -17,7 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from skill_grafting.errors import DataError, GraftError, MaskError, ModelError, ParamsError
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask
+from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask

@@ -16,7 +16,8 @@ from skill_grafting.data.batching import shuffled
 from skill_grafting.errors import MaskError, TrainingError
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, read_mask, write_mask
+from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_json

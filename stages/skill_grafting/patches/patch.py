@@ -15,7 +15,7 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..errors import MaskError, ModelError, ParamsError
+from ..errors import ModelError, ParamsError
 from ..grafting.apply import Places, take_at
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.mask_file import StoredMask
@@ -24,7 +24,7 @@ from ..grafting.region import Parameters
 from ..grafting.states import copied
 from ..models.pairs import Pair, Side
 from ..writing import replacing
-from .patch_file import PATCH, PatchContent, PatchMetadata, describe, read_patch
+from .patch_file import PatchContent, PatchMetadata, describe, read_patch
 from .placing import configs_of, load_base, places_of, put_config, put_on, text_config
 
 
@@ -158,18 +158,7 @@ class Patch(PatchContent, ModelHubMixin):
         cls, pretrained_model_name_or_path: str | Path, revision: str | None = None, **hub: Any
     ) -> "Patch":
         """The patch of a folder, of a file, or of a repository on the hub; MaskError if it is missing or damaged."""
-        place = Path(pretrained_model_name_or_path)
-        if not place.exists() and str(pretrained_model_name_or_path).count("/") == 1:
-            from huggingface_hub import hf_hub_download
-            from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-            try:
-                place = Path(hf_hub_download(str(pretrained_model_name_or_path), PATCH, revision=revision, **hub))
-            except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-                raise MaskError(
-                    f"{pretrained_model_name_or_path}: no folder, and not on the hub: {str(error).splitlines()[0]}"
-                ) from error
-        content = read_patch(place)
+        content = read_patch(pretrained_model_name_or_path, revision, **hub)
         return cls(content.stored, content.use)
 
     def to_peft(self, folder: str | Path, base: nn.Module | None = None, leave_out: bool = False) -> str:

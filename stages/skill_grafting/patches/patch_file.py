@@ -1,13 +1,15 @@
 """The file of a patch: a mask file whose header says, under `patch`, all that others need to use it.
 
 Beside indices and values it has what travels whole (heads, buffers that differ), a fingerprint of the whole base model, how the mask
-was found, and the SHA-256 of the file itself (`seal`).
+was found, and the SHA-256 of the file itself.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from torch import Tensor
@@ -17,17 +19,23 @@ from ..errors import MaskError, plain_problem
 from ..fields import Section
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import FLOATS, GraftMask
-from ..grafting.mask_file import StoredMask, read_mask, write_mask
+from ..grafting.mask_file import StoredMask, write_mask
 from ..grafting.mask_indices import read_header
+from ..grafting.mask_reading import read_mask
 from ..grafting.region import Region, Tensors
 from ..words import small_percent
 from ..writing import require_permission
-from .seal import UNSEALED, require_sealed, seal
 
 PATCH = "patch.safetensors"
 VERSION = 4
 KEY = "patch"
 EXPORT = "`graft export MASK --to FOLDER`"
+# where a patch carries the SHA-256 of its own file, over all of it with 64 zeros in the place of the digest
+DIGEST = "sha256"
+# what stands in the header's JSON text until `seal` replaces it by the digest
+UNSEALED = {DIGEST: "0" * 64}
+LONGEST_HEADER = 10**8  # bytes, as safetensors has it
+PLACE = re.compile(DIGEST.encode() + rb'\\": \\"([0-9a-f]{64})')
 
 
 class PatchMetadata(Section):
@@ -170,9 +178,17 @@ def write_patch(path: Path, patch: PatchContent) -> None:
     seal(path)
 
 
-def read_patch(place: Path) -> PatchContent:
-    """A patch, given by its folder or file; raises MaskError if it is missing, damaged, a mask, or of another version."""
-    file, found = read_graft(place)
+def read_patch(place: str | Path, revision: str | None = None, **hub: Any) -> PatchContent:
+    """The patch of a folder, of a file, or of a repository on the hub; MaskError if it is missing, damaged, a mask, or of another version."""
+    if not Path(place).exists() and str(place).count("/") == 1:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        try:
+            place = hf_hub_download(str(place), PATCH, revision=revision, **hub)
+        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+            raise MaskError(f"{place}: no folder, and not on the hub: {str(error).splitlines()[0]}") from error
+    file, found = read_graft(Path(place))
     if not isinstance(found, PatchContent):
         raise MaskError(f"{file}: is a mask, not a patch; {EXPORT} makes one of it")
     return found
@@ -205,3 +221,30 @@ def read_graft(place: Path) -> tuple[Path, PatchContent | StoredMask]:
         shapes = f"{there.get(name, 'none')} and should be {wanted.get(name, 'none')}"
         raise MaskError(f"{file}: damaged: its head is {name} {shapes}")
     return file, found
+
+
+def seal(path: Path) -> None:
+    """Write the digest of a safetensors file into the placeholder in its header."""
+    with path.open("r+b") as file:
+        match, digest = _digests(file)
+        file.seek(match.start(1))
+        file.write(digest)
+
+
+def require_sealed(path: Path) -> None:
+    """Raise ValueError unless a safetensors file matches its digest."""
+    with path.open("rb") as file:
+        match, digest = _digests(file)
+    if match[1] != digest:
+        raise ValueError("its content is not what was written")
+
+
+def _digests(file: BinaryIO) -> tuple[re.Match, bytes]:
+    """The digest in the header, and that of the file."""
+    size = file.read(8)
+    head = size + file.read(min(int.from_bytes(size, "little"), LONGEST_HEADER))
+    match = PLACE.search(head)
+    if match is None:
+        raise ValueError("has no SHA-256 of its content")
+    whole = head[: match.start(1)] + UNSEALED[DIGEST].encode() + head[match.end(1) :]
+    return match, file_digest(file, lambda: sha256(whole)).hexdigest().encode()

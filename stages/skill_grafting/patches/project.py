@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, ParamsError
 from ..grafting.fingerprint import fingerprint
-from ..grafting.mask_file import StoredMask, require_model
+from ..grafting.mask_file import StoredMask
+from ..grafting.mask_reading import require_model
 from ..grafting.region import Region
 from ..io import read_json
 from ..metrics.gain import with_gain
