@@ -14,17 +14,10 @@ if TYPE_CHECKING:
     from .label_model import LabelModel
 
 
-def anatomy_of(
-    model: "PreTrainedModel",
-    mode: str,
-    name: str,
-    source: str,
-    revision: str | None,
-    lacking: Collection[str] | None = None,
-) -> ModelSpec:
+def anatomy_of(model: "PreTrainedModel", mode: str, name: str, source: str, revision: str | None) -> ModelSpec:
     """Names, groups and shapes of a model (see parameter_groups); raises ModelError if its blocks can't be told."""
     try:
-        groups = parameter_groups(model, mode, lacking)
+        groups = parameter_groups(model, mode)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     return ModelSpec(name, source, revision, mode, groups, shapes_of(model))
@@ -35,16 +28,15 @@ def groups_of(model: "LabelModel") -> dict[str, str]:
     return parameter_groups(model.model, model.mode)
 
 
-def parameter_groups(model: "PreTrainedModel", mode: str, lacking: Collection[str] | None = None) -> dict[str, str]:
+def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
     """Name of every parameter -> group, in the model's own order.
 
     layers: the repeated blocks; pooler: the backbone's pooler; embeddings: of the backbone what runs before the blocks, what
     no text runs (such as the eyes of a model that sees images, too), and all tables of embeddings; lm_head: what runs behind
     the blocks, the vocabulary head, or what a classifier takes over from it; head: new in standard fine-tuning, so that it
-    has no pretrained values.  `lacking` are the parameters that the pretrained checkpoint doesn't have, by default those that
-    this model was loaded without (see head_names).  Raises ModelError if the blocks can't be told.
+    has no pretrained values (see new_head).  Raises ModelError if the blocks can't be told.
     """
-    lacking = getattr(model, "missing_tensors", ()) if lacking is None else lacking
+    lacking = getattr(model, "missing_tensors", ())
     return groups_in(model, new_head(model, lacking) if mode == "standard" else set())
 
 
