@@ -1,6 +1,6 @@
 """fetch: the data sets of all tasks, and their out-of-distribution test sets, as tables."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,16 +96,6 @@ def summary_line(card: dict[str, Any]) -> str:
     return printable(line)
 
 
-def ood_lines(tasks: Iterable[str], ood: OodParams, shared: Shared) -> Iterator[str]:
-    """One line for the user about each out-of-distribution test set; `shared` is what write_ood gave."""
-    for task in tasks:
-        for test in ood.sets.get(task, []):
-            counts = shared[task][test]
-            fate = "left out" if ood.leaks == "drop" else "kept"
-            used = f"{counts['used']} of {counts['test']} test rows"
-            yield f"{task} -> {test}: {used}; {counts['leaked']} in {task}'s training data, {fate}"
-
-
 def _inside(folder: Path, path: Path) -> Path:
     return folder / path.relative_to(paths.TABLES)
 
@@ -148,9 +138,7 @@ def main() -> None:
             bar.update()
         if problems:
             raise DataError("\n".join(map("".join, problems.items())))
-        shared = write_ood(settings.tasks, texts, settings.ood, folder)
-    for line in ood_lines(settings.tasks, settings.ood, shared):
-        print(f"fetch {line}")
+        write_ood(settings.tasks, texts, settings.ood, folder)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def main(task: str, seed: int) -> None:
     settings = load_params("data.k", "data.scarce", "data.dev_share", "data.test_max")
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, settings.data)
-    with replacing(paths.sample_dir(task, seed)) as folder:
+    with replacing(paths.sample(task, seed, "train").parent) as folder:
         for split, chosen in sample.items():
             write_rows(folder / paths.sample(task, seed, split).name, chosen)
     print(f"sample {task}-{seed}: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in sample.items()))

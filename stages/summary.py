@@ -39,6 +39,7 @@ from stages.workflow.records import (
     frame_of,
     grid,
     label_kinds,
+    left_out,
     require_files,
     run_frame,
     shifts,
@@ -78,10 +79,10 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the files of every (task, seed); raises DataError for one that is missing or incomplete."""
     tasks, cells = params.tasks, grid(task=params.tasks, seed=params.seeds)
     files = "metrics/{}/{{seed}}/{{task}}.json".format
-    evaluated = Records("", "evaluate", files("evaluate"), cells, "{task}-{seed}", needs=())
-    calibrated, tested = (Records("", stage, files(stage), cells, needs=()) for stage in ("calibration", "ood"))
+    evaluated = Records("", "evaluate", files("evaluate"), cells, "{task}-{seed}")
+    calibrated, tested = (Records("", stage, files(stage), cells) for stage in ("calibration", "ood"))
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", cells, "{task}-{seed}")
-    referred = Records("", "reference", files("reference"), cells, needs=())
+    referred = Records("", "reference", files("reference"), cells)
     require_files("dvc repro", referred, evaluated, calibrated, tested, masks)
     others = {task: params.ood.sets.get(task, []) for task in tasks}
     more = TOKEN_MEASURES if params.model.mode == GENERATIVE else []
@@ -218,7 +219,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     run, tasks = frames["run"].iloc[0], frames["tasks"]
     names = tasks.task + tasks.metric.map(MARKS).fillna("")
-    named = tasks.assign(name=names, kind=_kinds(tasks))[["task", "name", "kind", "labels"]]
+    kinds = label_kinds(tasks.labels)
+    kinds = kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
+    named = tasks.assign(name=names, kind=kinds)[["task", "name", "kind", "labels"]]
     scores, drawn = (_scores(frames[name], frames["masks"], named) for name in ("scores", "scores_drawn"))
     ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
     frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
@@ -243,19 +246,14 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "paper": published,
         "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
-            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "size": _extent(masks.share), "fewest": fewest,
+            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "fewest": fewest,
+            "size": " to ".join(dict.fromkeys(map(small_percent, (masks.share.min(), masks.share.max())))),
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),
             "shifts": shifts_in_words(ood),
         }]),
     }  # fmt: skip
-
-
-def _kinds(tasks: pd.DataFrame) -> pd.Series:
-    """What kind of task each is: by its number of labels, and by its sentences where tasks differ in that."""
-    kinds = label_kinds(tasks.labels)
-    return kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
 
 
 def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
@@ -363,9 +361,6 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     rows = scores.groupby("task", sort=False).n.min()
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
     macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
-    gains = scores[scores.variant == GRAFTED].gain
-    less = f"in which fine-tuning gained less than {100 * run.least_gain:g} points"
-    missing = f"{gains.isna().sum()} of {counts(cell=len(gains))}, {less}" if gains.isna().any() else ""
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
     return {
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
@@ -374,8 +369,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
         "macro": ", ".join(macro),
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
-        "without": missing,
-        "left_out": f"; without {missing}" if missing else "",
+        "left_out": left_out(scores[scores.variant == GRAFTED].gain, run.least_gain),
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "searched": _searched(masks),
@@ -404,16 +398,11 @@ def _searched(masks: pd.DataFrame) -> str:
     return f"from {start:.3g} to {end:.3g}, mean over {counts(cell=len(masks))}; it ended {where}"
 
 
-def _extent(shares: pd.Series) -> str:
-    """From the smallest to the largest: "0.90 % to 1.00 %", or just "1.00 %"."""
-    return " to ".join(dict.fromkeys(small_percent(share) for share in (shares.min(), shares.max())))
-
-
 @stage
 def main() -> None:
     """Write the report from the records of all cells that params.yaml names."""
     params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "calibration.bins", "ood", "summary")
-    publish("summary", collect(params), Path("stages"), Path("plots"))
+    publish("summary", collect(params))
 
 
 if __name__ == "__main__":

@@ -214,7 +214,8 @@ def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(proj
 @pytest.mark.timeout(3600)
 def test_every_pipeline_runs_from_nothing_and_a_second_run_does_nothing(tmp_path):
     copy = clone(make_original(tmp_path, profile_settings("whole") | {"seeds": [13]}), "all")
-    ran = copy.run(*RUNNER, "--all-pipelines").executed
+    files = ["dvc.yaml", *(str(file.relative_to(copy.folder)) for file in sorted(copy.folder.glob("stages/*/dvc.yaml")))]
+    ran = copy.run(*RUNNER, *files).executed
     assert {name.partition("@")[0] for name in ran} == {name for stages in STAGES.values() for name in stages}
     for name in STAGES:
         assert b"off, so without" not in (copy.folder / f"metrics/{name.replace('main', 'summary')}.md").read_bytes()

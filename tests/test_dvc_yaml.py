@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -20,7 +19,6 @@ from skill_grafting.localizers.registry import NAMES
 from skill_grafting.settings import RuntimeParams
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, RUNTIME, owner_of, params_file
-from stages.workflow.core.stage import _script_module
 from tests.imports import ROOT, closure, module_file
 
 MAIN = "main"
@@ -244,13 +242,6 @@ def test_what_runs_stages_and_checks_settings_loads_no_heavy_library():
     assert loaded("stages.commands.profile", "stages.workflow.core.settings", "stages.workflow.run") == set()
     assert not loaded("stages.workflow.plan", "stages.workflow.repro") & {"torch", "transformers"}
     assert loaded("stages, skill_grafting.metrics.predictions") >= {"numpy"}, "control"
-
-
-def test_a_script_has_its_module_s_name_wherever_the_project_lies(tmp_path):
-    script = tmp_path / "stages/project/stages/study/toy.py"
-    script.parent.mkdir(parents=True)
-    script.write_text("def main(): pass\n")
-    assert _script_module(runpy.run_path(str(script))["main"]) == "stages.study.toy"
 
 
 # --- Inputs and outputs ------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""profile: put a named set of settings into the params.yaml files, or print it for `dvc exp run`.
+"""profile: put a named set of settings into the params.yaml files.
 
 python -m stages.commands.profile                      lists the profiles
 python -m stages.commands.profile bert_tiny            writes its settings, comments kept
 python -m stages.commands.profile bert_tiny -S data.k=8                 with this setting changed, as `dvc exp run -S` does
-dvc exp run $(python -m stages.commands.profile bert_tiny --flags)      one experiment, nothing changed before
 """
 
 import argparse
@@ -33,7 +32,6 @@ def main() -> None:
         prog="python -m stages.commands.profile", description="Choose a named set of settings."
     )
     parser.add_argument("name", nargs="?", help="a file of stages/profiles, without .yaml")
-    parser.add_argument("--flags", action="store_true", help="print -S flags for `dvc exp run` instead")
     about = "changes a setting of the profile, [FILE:]KEY=VALUE as `dvc exp run` takes it; more than once for several"
     parser.add_argument("-S", "--set-param", dest="changes", action="append", default=[], help=about)
     arguments = parser.parse_args()
@@ -43,9 +41,6 @@ def main() -> None:
         print("\n".join(f"{name:16} {profile['about']}" for name, profile in profiles().items()))
         return
     overrides = [*flags(profile_settings(arguments.name)), *arguments.changes]
-    if arguments.flags:
-        print(*(f"-S {override}" for override in overrides))
-        return
     _require_committed(overrides)
     change_settings(overrides, load_all)
     changed = f" with {', '.join(arguments.changes)}" if arguments.changes else ""

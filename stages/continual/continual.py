@@ -1,7 +1,6 @@
 """continual: the report on sequences of tasks, with the paper's table 4."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pandas as pd
 from skill_grafting.errors import DataError
 from skill_grafting.fields import Params
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import counts, words
+from skill_grafting.words import counts
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
@@ -23,7 +22,6 @@ ACCURACY = [
     "agreement", "unchanged", "agreement_with_own", "majority",
 ]  # fmt: skip
 MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own"]
-UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 ALONE = "a model for each task"
 
 
@@ -40,8 +38,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     walks = grid(method=settings.methods, order=chosen, seed=params.seeds)
     cells = [{**walk, "task": task} for walk in walks for task in chosen[walk["order"]]]
     path = "metrics/sequence/{method}/{order}/{seed}/{task}.json"
-    needs = ("rows", "place", "kept_bytes", "model_bytes")
-    records = Records("continual", "sequence", path, cells, needs=needs)
+    records = Records("continual", "sequence", path, cells)
 
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
         tasks = chosen[cell["order"]]
@@ -82,21 +79,12 @@ def matrix(rows: pd.DataFrame) -> np.ndarray:
 
 def average_accuracy(accuracies: np.ndarray) -> float:
     """Mean over all tasks after the last step (ACC of Lopez-Paz and Ranzato 2017)."""
-    return float(_checked(accuracies)[-1].mean())
+    return float(accuracies[-1].mean())
 
 
 def learning_accuracy(accuracies: np.ndarray) -> float:
     """Mean of the accuracy on each task right after it was learned: how well new tasks are still learned."""
-    return float(np.diag(_checked(accuracies)).mean())
-
-
-def backward_transfer(accuracies: np.ndarray) -> float:
-    """Mean change on all tasks but the last since they were learned (BWT of Lopez-Paz and Ranzato 2017).
-
-    Below 0 tasks were forgotten, above 0 later ones helped them.
-    """
-    since = _checked(accuracies)[-1] - np.diag(accuracies)
-    return float(since[:-1].mean())
+    return float(np.diag(accuracies).mean())
 
 
 def forgetting(accuracies: np.ndarray) -> float:
@@ -105,18 +93,8 @@ def forgetting(accuracies: np.ndarray) -> float:
     The best is looked for among the steps from a task's own on but the last; so what is below 0 was
     gained in the last step.
     """
-    known = _checked(accuracies)
-    tasks = range(len(known) - 1)
-    return float(np.mean([known[task:-1, task].max() - known[-1, task] for task in tasks]))
-
-
-def _checked(accuracies: np.ndarray) -> np.ndarray:
-    """Raises ValueError for anything but a square of 2 tasks or more without gaps on and below the diagonal."""
-    if accuracies.ndim != 2 or len({*accuracies.shape}) != 1 or len(accuracies) < 2:
-        raise ValueError(f"expected a square of 2 tasks or more, not shape {accuracies.shape}")
-    if np.isnan(accuracies[np.tril_indices(len(accuracies))]).any():
-        raise ValueError("an accuracy after a task was learned is missing")
-    return accuracies
+    tasks = range(len(accuracies) - 1)
+    return float(np.mean([accuracies[task:-1, task].max() - accuracies[-1, task] for task in tasks]))
 
 
 # of one walk through a sequence
@@ -124,7 +102,6 @@ FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
     "average": average_accuracy,
     "learned": learning_accuracy,
     "forgetting": forgetting,
-    "backward_transfer": backward_transfer,
 }
 
 
@@ -134,18 +111,16 @@ FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     rows, memory, paper = frames["accuracy"], frames["memory"], frames.get("paper")
-    rows = rows.assign(accuracy=exact(rows.accuracy, rows.n), changed=1 - rows.unchanged.eq(True).astype(float))
+    rows = rows.assign(accuracy=exact(rows.accuracy, rows.n))
     later, ends = rows[rows.step > rows.place], _ends(rows)
-    sizes = _sizes(memory)
     return frames | {
         "accuracy": rows,
-        "later": later.assign(same=1 - later.changed, tests=1) if len(later) else later.assign(same=[], tests=[]),
+        "later": later.assign(same=later.unchanged.eq(True).astype(float), tests=1.0),
         "ends": ends,
         "gap": _gap(ends),
         "steps": _steps(rows),
-        "sizes": sizes,
-        "added": _added(memory),
-        "facts": _facts(rows, later, memory, [] if paper is None else [*paper.task.unique()]),
+        "sizes": _sizes(memory),
+        "facts": _facts(rows, memory, [] if paper is None else [*paper.task.unique()]),
     }
 
 
@@ -188,54 +163,29 @@ def _steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sizes(memory: pd.DataFrame) -> pd.DataFrame:
-    """Bytes to be kept beside one model, as texts, and those of a task as a `share` of that model."""
-    kept = memory.loc[memory.groupby(WALK, sort=False).place.idxmax()] if len(memory) else memory
-    first, last = memory[memory.place == 1].groupby("method")["skill"].mean(), kept.groupby("method")["skill"].mean()
+    """What is to be kept beside one model after the first and the last task, and a task in the mean, as shares of that model."""
+    skills = memory.assign(skill=memory["skill"] / memory.model)
+    kept = skills.loc[skills.groupby(WALK, sort=False).place.idxmax()] if len(skills) else skills
+    first, last = skills[skills.place == 1].groupby("method")["skill"].mean(), kept.groupby("method")["skill"].mean()
     sizes = pd.DataFrame(
         {"first": first, "last": last, "each": (kept["skill"] / kept.place).groupby(kept.method).mean()}
     )
-    if len(memory):
-        whole = kept.model.max()
-        sizes.loc[ALONE] = [whole, kept.groupby(["order", "seed"]).place.max().mean() * whole, whole]
-        sizes["share"] = sizes["each"] / whole
-    texts = {name: sizes[name].map(size) for name in ("first", "last", "each")}
-    return sizes.assign(**texts).rename_axis("method").reset_index()
+    if len(kept):
+        sizes.loc[ALONE] = [1.0, kept.groupby(["order", "seed"]).place.max().mean(), 1.0]
+    return sizes.rename_axis("method").reset_index()
 
 
-def _added(memory: pd.DataFrame) -> pd.DataFrame:
-    """What each step adds to the bytes that are kept, as a `share` of a model."""
-    rows = memory.sort_values("place")
-    before = rows.groupby(WALK)["skill"].shift(fill_value=0)
-    return rows.assign(share=(rows["skill"] - before) / rows.model)
-
-
-def size(count: float) -> str:
-    """Bytes in the largest unit that leaves 1 or more of it: "3.1 MiB"."""
-    for unit, name in UNITS:
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:.0f} B"
-
-
-def _facts(rows: pd.DataFrame, later: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd.DataFrame:
+def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd.DataFrame:
     """Values that notes, the setting and claims name; an empty text leaves its note out."""
     methods, lengths = [*memory.method.unique()], rows.n[rows.step == rows.length]
-    same = later.groupby("method").changed.agg(lambda values: f"{(values == 0).sum()} of {len(values)}")
-    others = [f"{words(name)} in {same[name]}" for name in methods if name != GRAFTING and name in same]
     followed = memory[(memory.place > 1) & memory.own.notna()]
-    kept = memory.loc[memory.groupby(WALK).place.idxmax()] if len(memory) else memory
-    most = _added(memory[memory.method == GRAFTING]).share.max()
     return pd.DataFrame([{
         "sample": counts(order=memory.order.nunique(), seed=memory.seed.nunique(), method=len(methods)),
         "orders": counts(order=memory.order.nunique()),
         "of_seeds": counts(seed=memory.seed.nunique()),
         "test_rows": " to ".join(dict.fromkeys(f"{n:g}" for n in (lengths.min(), lengths.max()))),
         "published": ", ".join(name for name in published if name in {*rows.task}),
-        "others": "".join(f"{mark} {text}" for mark, text in zip([";", *[","] * len(others)], others, strict=False)),
-        "whole": size(memory.model.max()),
-        "head": size((kept["head"] / kept.place).mean()),
         "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
-        "most": most if pd.notna(most) else 0.0,
     }])  # fmt: skip
 
 
@@ -245,7 +195,7 @@ def main() -> None:
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "sequence.methods", "sequence.orders", "order"
     )
-    publish("continual", collect(params), Path("stages/continual"), Path("plots/continual"))
+    publish("continual", collect(params))
 
 
 if __name__ == "__main__":

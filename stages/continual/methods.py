@@ -49,7 +49,6 @@ from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
-from skill_grafting.grafting.mask_writing import INT32_LIMIT
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import read_anatomy
@@ -68,7 +67,7 @@ from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import chosen_point
+from stages.workflow.core.training import chosen_point, stored_bytes
 
 
 @dataclass
@@ -208,12 +207,6 @@ def put_together(pretrained: Tensors, pieces: Sequence[StoredMask]) -> dict[str,
     return region
 
 
-def index_bytes(mask: GraftMask) -> int:
-    """Bytes of a mask's indices in a mask file."""
-    sizes = dict(zip(mask.region.shapes, mask.region.sizes, strict=True))
-    return sum(len(indices) * (4 if sizes[name] < INT32_LIMIT else 8) for name, indices in mask.indices.items())
-
-
 class Grafting(Naive):
     """The paper's method: each task trains what is left of its region, and is predicted by the graft of the union so far.
 
@@ -268,7 +261,7 @@ class Grafting(Naive):
 
     def skill_bytes(self) -> int:
         """Indices and values; the order of the pieces says which task each is of."""
-        return sum(bytes_of(piece.values.values()) + index_bytes(piece.mask) for piece in self.pieces.values())
+        return sum(stored_bytes(piece.mask, piece.values) for piece in self.pieces.values())
 
     def facts(self, task: str) -> dict[str, Any]:
         """Number of parameters of the task's region, and of those that no earlier task had."""

@@ -15,7 +15,6 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
-from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
@@ -49,12 +48,9 @@ from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, Comb
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.settings import MODEL, load_localizer, load_params
-from stages.workflow.core.shared import open_shared
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
-
-# bytes of an index in a mask file: tensors of these models have fewer than 2^31 parameters
-INDEX_BYTES = 4
+from stages.workflow.core.training import open_shared, stored_bytes
 
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
@@ -130,8 +126,8 @@ def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[s
         own_rule = "mean" if kind_of(method) == LOCALIZED else "sum"
         rule = method.removeprefix("stitch_") if method in STITCHES else own_rule
         mask, values = stitch(cell.grafts, cell.pretrained, rule)
-        single_bytes = [_stored_bytes(graft.mask, graft.values) for graft in cell.grafts]
-        facts = {"bytes": _stored_bytes(mask, values), "single_bytes": single_bytes, "graftable": mask.region.size}
+        single_bytes = [stored_bytes(graft.mask, graft.values) for graft in cell.grafts]
+        facts = {"bytes": stored_bytes(mask, values), "single_bytes": single_bytes, "graftable": mask.region.size}
         facts["collisions"] = count_collisions(cell.grafts, cell.pretrained)
         if method in STITCHES or kind_of(method) == LOCALIZED:
             return transplant(cell.pretrained, values, mask), facts
@@ -215,11 +211,6 @@ def _stored(stage: str, task: str, seed: int, n: int) -> Predictions:
     return first_rows(stored.part([task]), n)
 
 
-def _stored_bytes(mask: GraftMask, values: Tensors) -> int:
-    """Bytes of the indices and values in a mask file, heads and header left out."""
-    return mask.selected * INDEX_BYTES + bytes_of(values.values())
-
-
 # --- Where grafts collide ---------------------------------------------------------------------------------------
 
 
@@ -252,10 +243,7 @@ def chance_collisions(selected: Sequence[int], size: int) -> dict[str, float]:
     """chance_union and chance_colliding for independent random masks of these sizes among `size` parameters, exactly.
 
     A parameter is in mask i with probability selected[i] / size, whatever the other masks are.
-    Raises ValueError if a mask doesn't fit.
     """
-    if any(not 0 <= number <= size for number in selected):
-        raise ValueError(f"masks of {[*selected]} do not fit among {size} parameters")
     shares = [number / size for number in selected]
     none = prod(1 - share for share in shares)
     one = sum(

@@ -1,7 +1,6 @@
 """merge: the report on models of several tasks, by merging method."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,11 +8,11 @@ import pandas as pd
 from skill_grafting.fields import Params
 from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from skill_grafting.words import counted, counts, percent, small_percent, words
+from skill_grafting.words import counts, small_percent, words
 from stages.merge.settings import MERGED, read_localized
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Records, Row, exact, frame_of, grid, require_files, run_frame
+from stages.workflow.records import Records, Row, exact, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
 
 STITCHED = "stitch_mean"
@@ -86,14 +85,13 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "averaged": _averaged(scores).merge(_kept_bytes(models), how="left", on=["group", "method"]),
         "rivals": _rivals(scores),
         "kept": scores[scores.method == _kept_by(models)],
-        "dev": frames["dev"].assign(model=frames["dev"].method.map(labels)),
         "collisions": collisions.assign(
             selected=collisions["union"] / collisions.graftable,
             share=collisions.colliding / collisions["union"],
             chance=collisions.chance_colliding / collisions.chance_union,
             opposing=collisions.opposed / collisions.colliding,
         ),
-        "facts": _facts(scores, frames["dev"], models, labels),
+        "facts": _facts(scores, float(frames["run"].least_gain.iloc[0])),
     }
 
 
@@ -155,23 +153,15 @@ def _kept_by(models: pd.DataFrame) -> str:
     return STITCHED if STITCHED in methods else methods[0] if methods else ""
 
 
-def _facts(scores: pd.DataFrame, dev: pd.DataFrame, models: pd.DataFrame, labels: dict[str, str]) -> pd.DataFrame:
+def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:
     """Values that notes and the setting name; an empty text leaves its note out."""
     tasks = scores.groupby("group", sort=False).task.unique()
-    gains = scores.gain[scores.method == FINETUNED]
-    edge = ", ".join(labels[name] for name in models.method[models.alpha == dev.alpha.max()].unique())
     rows = scores.groupby("task", sort=False).n.min()
-    means = dev.groupby(["method", "alpha"]).normalised.mean()
-    best, alpha = means.idxmax() if len(means) else ("", 0.0)
     return pd.DataFrame([{
         "sample": counts(group=len(tasks), seed=scores.seed.nunique()),
         "groups": "; ".join(f"{group}: {', '.join(names)}" for group, names in tasks.items()),
-        "without": f"{gains.isna().sum()} of {counted(len(gains), 'cell')}",
-        "edge": f"the largest alpha was chosen for {edge}: a larger one may be better" if edge else "",
-        "best_on_dev": f"{labels[best]} at alpha {alpha:g}: {percent(means.max())} % of its own models" if best else "",
+        "left_out": left_out(scores.gain[scores.method == FINETUNED], least),
         "test_rows": ", ".join(f"{task} {number}" for task, number in rows.items()),
-        "own_metric": "the task's own metric, which isn't accuracy for all of them"
-        if ((scores.score - scores.accuracy).abs() > 1e-9).any() else "",
     }])  # fmt: skip
 
 
@@ -181,7 +171,7 @@ def main() -> None:
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "merge.groups", "combination.methods"
     )
-    publish("merge", collect(params), Path("stages/merge"), Path("plots/merge"))
+    publish("merge", collect(params))
 
 
 if __name__ == "__main__":

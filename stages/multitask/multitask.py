@@ -6,7 +6,6 @@ What two kinds of regions do is compared on the same task, since relative gains 
 from collections.abc import Iterator
 from functools import partial
 from itertools import permutations, product
-from pathlib import Path
 
 import pandas as pd
 
@@ -17,11 +16,11 @@ from skill_grafting.metrics.gain import gained, relative_gain
 from skill_grafting.metrics.overlap import share_inside
 from skill_grafting.metrics.predictions import first_rows, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import percent, small_percent, words
+from skill_grafting.words import small_percent, words
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.records import Cell, Records, Row, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
@@ -48,10 +47,10 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     cell = {"seed": params.seeds, "task": settings.tasks}
     models = grid(paradigm=paradigms, **cell)
     matrix = grid(paradigm=paradigms, localizer=params.skill.localizers, sparsity=sizes, **cell)
-    level = Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", models, needs=("rows",))
+    level = Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", models)
     reference = Records("", "reference", "metrics/reference/{seed}/{task}.safetensors", models)
     path = "metrics/transfer/{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
-    transfer = Records("multitask", "transfer", path, matrix, needs=("rows",))
+    transfer = Records("multitask", "transfer", path, matrix)
     path = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
     skill = Records("multitask", "skill", path, matrix, "{paradigm}-{localizer}-{seed}")
     require_files("make multitask", level, reference, transfer, skill)
@@ -135,7 +134,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
             key=lambda names: names.map({name: place for place, name in enumerate(dict.fromkeys(overlaps["first"]))}),
         ),
         "similarity": similar,
-        "facts": _facts(frames["groups"], levels).assign(**_results(effects, pairs, similar)),
+        "facts": _facts(frames["groups"], levels),
     }
 
 
@@ -147,16 +146,9 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
             f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
             for paradigm, localizer, sparsity in keys
         ],
-        size=[
-            f"{words(paradigm)}, {words(localizer)}, regions of {small_percent(sparsity)}"
-            for paradigm, localizer, sparsity in keys
-        ],
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
         leading=[key == keys[0] for key in keys],
     )
-
-
-OWN_AND_OTHERS = ("own region", "other regions")
 
 
 def kinds_of_gains(gains: pd.DataFrame) -> pd.DataFrame:
@@ -193,55 +185,26 @@ def similarity(effects: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """What a task gains from another's region beside how much the two overlap, by ordered pair and seed."""
     gains = effects[effects.region == "other regions"].rename(columns={"source": "first", "target": "second"})
     key = ["matrix", "first", "second", "seed"]
-    found = gains[[*key, "size", "file", "gain", "similar"]].merge(
-        pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]], on=key
-    )
-    likeness = found.similar.astype(bool).map({True: "similar tasks", False: "dissimilar tasks"})
-    return found.assign(likeness=likeness, pair=found["first"] + ", " + found["second"])
+    shared = pairs[pairs.kind == "one model, two tasks"][[*key, "overlap"]]
+    return gains[[*key, "file", "gain"]].merge(shared, on=key)
 
 
 def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, least: float) -> pd.DataFrame:
-    """A row for each matrix: in how many cells the own region is the best, for which tasks on average it isn't, what is left out."""
+    """A row for each matrix: in how many cells the own region is the best, and what is left out."""
     rows = []
-    for (matrix, paradigm), own in gains.groupby(["matrix", "paradigm"], sort=False):
+    for matrix, paradigm in dict.fromkeys(zip(gains.matrix, gains.paradigm, strict=True)):
         part = effects[effects.matrix == matrix]
-        best = {kind: part[part.region == kind].groupby(["target", "seed"]).gain.max() for kind in OWN_AND_OTHERS}
+        best = {
+            kind: part[part.region == kind].groupby(["target", "seed"]).gain.max()
+            for kind in ("own region", "other regions")
+        }
         cells = pd.concat(best, axis=1).dropna()
-        means = own[own.kind == SINGLE].groupby(["target", "source"], sort=False).gain.mean().unstack("source")
-        beaten = [
-            task
-            for task in dict.fromkeys(own.target)
-            if task in means.columns and means.loc[task].max() > means.at[task, task]
-        ]
-        missing = levels[levels.paradigm == paradigm].gained
-        left_out = f"; without {(~missing).sum()} of {len(missing)} cells, in which the joint model gained less than {percent(least, 0)} points"
+        gained = levels[levels.paradigm == paradigm].gained
         rows.append({
             "matrix": matrix, "best": f"{(cells.iloc[:, 0] > cells.iloc[:, 1]).sum()} of {len(cells)} cells",
-            "beaten": ", ".join(beaten), "left_out": "" if missing.all() else left_out,
+            "left_out": left_out(gained.where(gained), least, "the joint model"),
         })  # fmt: skip
-    return pd.DataFrame(rows, columns=["matrix", "best", "beaten", "left_out"])
-
-
-def _results(effects: pd.DataFrame, pairs: pd.DataFrame, similar: pd.DataFrame) -> dict[str, str]:
-    """What titles name, for each matrix of regions."""
-    means = (
-        effects.groupby(["matrix", "region", "target"], sort=False).gain.mean().groupby(level=[0, 1], sort=False).mean()
-    )
-    own, others = (
-        means.xs(kind, level=1) if kind in means.index.levels[1] else means.iloc[:0] for kind in OWN_AND_OTHERS
-    )
-    two_tasks = pairs[pairs.kind == "one model, two tasks"].groupby(["matrix", "first", "second"], sort=False)
-    shared = two_tasks.overlap.mean().groupby(level=0, sort=False).mean()
-    by_pair = similar.groupby(["matrix", "first", "second"], sort=False)[["overlap", "gain"]].mean()
-    ranks = by_pair.groupby(level=0).rank().groupby(level=0, sort=False)
-    correlations = {matrix: rows.overlap.corr(rows.gain) for matrix, rows in ranks}
-    return {
-        "gains_text": "; ".join(
-            f"{percent(own[key], 0)} and {percent(others.get(key), 0)} % ({key})" for key in own.index
-        ),
-        "overlaps_text": ", ".join(f"{percent(share, 0)} % ({key})" for key, share in shared.items()),
-        "correlations_text": ", ".join(f"{value:+.2f} ({key})" for key, value in correlations.items()),
-    }
+    return pd.DataFrame(rows, columns=["matrix", "best", "left_out"])
 
 
 def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
@@ -265,7 +228,7 @@ def main() -> None:
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "multitask", "joint.paradigms", "skill",
         "transfer",
     )  # fmt: skip
-    publish("multitask", collect(params), Path("stages/multitask"), Path("plots/multitask"))
+    publish("multitask", collect(params))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
 """What all commands share: a user's mistakes without a traceback, and handling of Ctrl-C."""
 
-import contextlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 from .errors import GraftError, missing_package, printable
@@ -18,8 +14,7 @@ USER_MISTAKE, STOPPED = 2, 130
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:
     """Call `function`; show a user's mistake as one message and leave with a non-zero exit code."""
     try:
-        with _stoppable(label):
-            function(**arguments)
+        function(**arguments)
     except GraftError as error:
         print(f"{label}: {error}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
@@ -40,25 +35,3 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
         sys.exit(STOPPED)
-
-
-@contextlib.contextmanager
-def _stoppable(label: str) -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, but end the process at once during imports, where libraries would turn it into another error."""
-
-    def stop(_: int, frame: FrameType | None) -> None:
-        while frame:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                os.write(sys.stderr.fileno(), f"{label}: stopped\n".encode())
-                os._exit(STOPPED)
-            frame = frame.f_back
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -34,17 +34,9 @@ def log_all_regions(selected: int, parameters: int) -> float:
 def variance_term(log_size: float, examples: int, delta: float) -> float:
     """2 * sqrt((log_size + log(1 / delta)) / examples): with probability 1 - delta train and test error differ by half of it.
 
-    `log_size` is that of `log_models`; for a graft, in whose term two models stand, give delta / 2.  Raises ValueError
-    unless 0 < delta < 1 and examples is at least 1.
+    `log_size` is that of `log_models`; for a graft, in whose term two models stand, give delta / 2.
     """
-    if examples < 1:
-        raise ValueError(f"examples must be at least 1, not {examples}")
-    return 2 * math.sqrt(_exponent(log_size, delta) / examples)
-
-
-def examples_for(log_size: float, target: float, delta: float) -> int:
-    """The fewest examples at which the variance term is at most `target`, solved for n: 4 * (...) / target^2."""
-    return math.ceil(4 * _exponent(log_size, delta) / target**2)
+    return 2 * math.sqrt((log_size + math.log(1 / delta)) / examples)
 
 
 def lacking(error: float, better: float) -> float:
@@ -55,9 +47,3 @@ def lacking(error: float, better: float) -> float:
     them, so this is a measurement, not a bound, and a negative difference only says that full training wasn't the best.
     """
     return max(0.0, error - better)
-
-
-def _exponent(log_size: float, delta: float) -> float:
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must be within 0..1, not {delta}")
-    return log_size + math.log(1 / delta)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from skill_grafting import runtime
-from skill_grafting.errors import ModelError, did_you_mean
+from skill_grafting.errors import ModelError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders
@@ -140,14 +140,8 @@ def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
 
     Those are the inserted ones and a new head, if there is one; everything else is frozen.  The logits stay
     as they are until training.  Random starts come from torch's global generator: seed it first.  Raises
-    ModelError if the method is unknown, the size is below 1 or the model is built in no known way.
+    ModelError if the model is built in no known way.
     """
-    if method not in METHODS:
-        raise ModelError(
-            f"{method!r}: no such parameter-efficient method{did_you_mean(method, METHODS)}; known: {', '.join(METHODS)}"
-        )
-    if size < 1:
-        raise ModelError(f"{method}: {size} is not allowed as its size: should be 1 or more")
     own = [*model.parameters().values()]  # held, so that no new parameter takes the identity of one of these
     known = {id(parameter) for parameter in own}
     METHODS[method](model.model, size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE
 from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
 from skill_grafting.metrics.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
-from skill_grafting.words import counted, percent, small_percent
+from skill_grafting.words import counted, small_percent
 from stages.study import bound
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -28,6 +27,7 @@ from stages.workflow.records import (
     frame_of,
     grid,
     label_kinds,
+    left_out,
     require_files,
     run_frame,
     shifts,
@@ -59,8 +59,6 @@ MASK_FRAMES = {
     "seed_overlap": ["localizer", "sparsity", "task", "first", "second", "overlap", "chance"],
 }
 LEARNED, FISH, BIAS = "learned", "fish", "bias"
-# the order of localizers; figures of a single localizer take the first
-ORDER = (LEARNED, "attribution", "grown", "stitch", "movement", FISH, "magnitude", BIAS, "random")
 CELL = ["task", "seed"]
 # where two models' scores can be compared
 PLACE = [*CELL, "test_set"]
@@ -73,7 +71,6 @@ PAPER_SPARSITY = 0.0001
 SKILLED = (VALUE, FIRST, LAYER_NORM)
 SATURATED = 0.95  # share of the best gain
 DELTA = 0.05  # of the generalization bound
-NOTHING = 1.0  # a difference of two shares is never larger, so a bound of 1 says nothing
 
 Frames = dict[str, pd.DataFrame]
 
@@ -219,16 +216,6 @@ def _tested(rows: pd.DataFrame, where: str = "id", **axes: Any) -> pd.DataFrame:
     for name, value in {"where": where, **axes}.items():
         rows = rows[rows[name] == value]
     return rows
-
-
-def _in_order(localizers: pd.Series) -> list[str]:
-    there = {*localizers}
-    return [name for name in ORDER if name in there] + sorted(there - {*ORDER})
-
-
-def leading(localizers: pd.Series) -> str:
-    """The localizer for figures of a single one: `learned`, or the first of the sweep."""
-    return next(iter(_in_order(localizers)), LEARNED)
 
 
 def common_sizes(rows: pd.DataFrame) -> list[float]:
@@ -412,13 +399,13 @@ def region_overlaps(frames: Frames) -> pd.DataFrame:
 
 
 def places(frames: Frames) -> pd.DataFrame:
-    """Share of one localizer's masks, at the size nearest the paper's, in each layer and kind of module, and by chance.
+    """Share of the learned masks, at the size nearest the paper's, in each layer and kind of module, and by chance.
 
     Views: `layer`, `kind`, `middle` (the middle third of the layers; undefined where no layer lies in it) and `skilled`
     (the kinds that the paper names).
     """
     frame = frames["composition"]
-    frame = frame[frame.localizer == leading(frame.localizer)]
+    frame = frame[frame.localizer == LEARNED]
     frame = frame[frame.sparsity == nearest(frame.sparsity)]
     layers = frame[frame.layer != OUTSIDE]
     count = layers.layer.max()
@@ -445,8 +432,7 @@ def _shares(rows: pd.DataFrame) -> pd.DataFrame:
 def bounds(frames: Frames) -> pd.DataFrame:
     """Theorems D.2 and D.4 for graft and retrained region of each task with readouts measured on training rows too.
 
-    Errors are means over seeds; `bound` is of this region alone (Theta_n = 1), `any` of whichever region; `needed` and
-    `needed_any`: examples at which their variance terms fall to 1.
+    Errors are means over seeds; `bound` is of this region alone (Theta_n = 1), `any` of whichever region.
     """
     anchor, errors, lines = frames["anchor"], _errors(frames), []
     best = 1 - _tested(anchor, variant=FINETUNED).groupby("task").accuracy.mean()
@@ -464,7 +450,6 @@ def bounds(frames: Frames) -> pd.DataFrame:
 
 BOUND = [
     "task", "model", "cells", "train", "test", "selected", "examples", "variance", "eps_2", "bias", "bound", "any",
-    "needed", "needed_any",
 ]  # fmt: skip
 
 
@@ -483,12 +468,10 @@ def _bound(errors: pd.DataFrame, delta: float, short: float, bias: float | None)
     regions = bound.log_all_regions(selected, int(errors.graftable.max()))
     fixed, free = bound.log_models(selected), bound.log_models(selected, regions)
     variance, of_any = (bound.variance_term(models, examples, delta) for models in (fixed, free))
-    needed, needed_any = (bound.examples_for(models, NOTHING, delta) for models in (fixed, free))
     return {
         "cells": len(errors), "train": errors.train.mean(), "test": errors.test.mean(), "selected": selected,
         "examples": examples, "variance": variance, "eps_2": short, "bias": bias,
-        "bound": variance + short + (bias or 0.0), "any": of_any + short + (bias or 0.0), "needed": needed,
-        "needed_any": needed_any,
+        "bound": variance + short + (bias or 0.0), "any": of_any + short + (bias or 0.0),
     }  # fmt: skip
 
 
@@ -525,7 +508,7 @@ def _ways(rows: pd.DataFrame) -> pd.DataFrame:
 def _tradeoff(frames: Frames) -> pd.DataFrame:
     """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line."""
     sweep, wise = frames["sweep"], frames["wise"]
-    own = sweep[(sweep.localizer == leading(sweep.localizer)) & (sweep.variant == GRAFTED)]
+    own = sweep[(sweep.localizer == LEARNED) & (sweep.variant == GRAFTED)]
     parts = [own.assign(model="graft by size", point=own.sparsity)]
     for variant, name in ((WISE_FT, "WiSE-FT"), (WISE_GRAFT, "WiSE-graft")):
         parts.append(wise[wise.variant == variant].assign(model=name, point=wise.alpha))
@@ -549,43 +532,9 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     texts = {name: "" if size is None or pd.isna(size) else small_percent(size) for name, size in sizes.items()}
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
     return texts | {
-        "off": off, "left_out": _left_out(_tested(frames["anchor"], variant=FINETUNED), least),
-        "layers_text": _layers_text(frames["places"]), "vacuous": _vacuous(frames["bound"]), "middle": _no_middle(frames),
-        "other_scores": _other_scores(frames), "kept_by_kind": _kept_by_kind(frames["grafts"]),
+        "off": off, "left_out": left_out(_tested(frames["anchor"], variant=FINETUNED).gain, least), "middle": _no_middle(frames),
         "shifts": shifts_in_words(_tested(frames["grafts"], "ood")),
     }  # fmt: skip
-
-
-def _kept_by_kind(rows: pd.DataFrame) -> str:
-    """The share of the score that the smallest learned grafts keep, for each kind of task that there is."""
-    smallest = _tested(rows, localizer=LEARNED, smallest=True)
-    kept = smallest.groupby(["labels", "task"], sort=False).retained.mean().groupby("labels", sort=False).mean()
-    return ", ".join(f"{percent(share, 0)} % with {labels}" for labels, share in kept.items())
-
-
-def _left_out(finetuned: pd.DataFrame, least: float) -> str:
-    missing = finetuned.gain.isna().sum()
-    text = f"; without {missing} of {counted(len(finetuned), 'cell')}, in which fine-tuning gained less than"
-    return f"{text} {100 * least:g} points" if missing else ""
-
-
-def _layers_text(rows: pd.DataFrame) -> str:
-    """The layer that has most of the masks: "layer 2 (61 %, by chance 50 %)"."""
-    means = rows[rows["view"] == "layer"].groupby("place", sort=False)[["share", "chance"]].mean()
-    first = means.share.idxmax() if len(means) else ""
-    return (
-        f"{first} ({percent(means.share[first], 0)} %, by chance {percent(means.chance[first], 0)} %)" if first else ""
-    )
-
-
-def _vacuous(lines: pd.DataFrame) -> str:
-    empty = (lines.bound >= NOTHING).sum()
-    if not empty:
-        return "no bound for a region given beforehand is vacuous (1 or more)"
-    return (
-        f"vacuous (1 or more, which any error fulfils) in {empty} of {len(lines)} lines; needed: training examples at "
-        "which the variance term alone falls to 1"
-    )
 
 
 def _no_middle(frames: Frames) -> str:
@@ -596,14 +545,6 @@ def _no_middle(frames: Frames) -> str:
     return f"not measurable with {counted(count, 'layer')}, of which none is in the middle third"
 
 
-def _other_scores(frames: Frames) -> str:
-    """Tasks whose score isn't accuracy, with what it is: "F1 of qqp"."""
-    rows = pd.concat([_tested(frames["anchor"]), _tested(frames["sweep"])])
-    rows = rows[(rows.score - rows.accuracy).abs() > 1e-9]
-    other = {*rows.task[(rows.score - rows.f1).abs() > 1e-9]}
-    return ", ".join(f"{'MCC' if task in other else 'F1'} of {task}" for task in rows.task.unique())
-
-
 @stage
 def main() -> None:
     """Write the report from the records of all cells that params.yaml names."""
@@ -612,7 +553,7 @@ def main() -> None:
         "sweep.sparsities", "readout.readouts", "readout.localizers", "readout.sparsities", "readout.tasks", "wise.alphas",
         "peft.methods", "peft.tasks", "paradigm.paradigms", "paradigm.tasks", "trajectory.tasks",
     )  # fmt: skip
-    publish("study", collect(params), Path("stages/study"), Path("plots/study"))
+    publish("study", collect(params))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Agreement of rankings of layers: by scores of several tasks, seeds and heads, by masks, by movement in training."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import combinations, permutations
 from typing import Any
 
 import pandas as pd
 
-from skill_grafting.metrics.overlap import kendall, spearman
+from skill_grafting.metrics.overlap import spearman
 from stages.surgical.selections import order
 from stages.workflow.records import frame_of
 
@@ -33,10 +33,10 @@ def by_cell(scores: pd.Series) -> dict[tuple[str, Any], list[float]]:
     return {cell: part.tolist() for cell, part in by_layer.groupby(level=CELL, sort=False)}
 
 
-def agreement(first: pd.Series, second: pd.Series, measure: Callable[..., float | None] = spearman) -> pd.Series:
-    """(task, seed) -> agreement of two rankings, of the cells that both have; undefined where one has no order."""
+def agreement(first: pd.Series, second: pd.Series) -> pd.Series:
+    """(task, seed) -> Spearman correlation of two rankings, of the cells that both have; undefined where one has no order."""
     left, right = by_cell(first), by_cell(second)
-    rows = [(*cell, measure(left[cell], right[cell])) for cell in left if cell in right]
+    rows = [(*cell, spearman(left[cell], right[cell])) for cell in left if cell in right]
     return pd.DataFrame(rows, columns=[*CELL, "value"]).set_index(CELL).value.astype(float)
 
 
@@ -64,18 +64,6 @@ def of_heads(fim: pd.DataFrame, examples: int, **way: Any) -> pd.DataFrame:
     return pd.concat(found).reset_index() if found else frame_of([], [*CELL, "value"])
 
 
-def rank_correlations(scores: pd.Series, regions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Rank correlations over layers of the scores, the masks (over chance) and the final movement, a row for each cell."""
-    moved = steps[steps.step == steps.groupby("task")["step"].transform("max")]
-    series = {
-        "score": scores,
-        "graft": regions.assign(lift=regions.share / regions.chance).set_index(LAYER)["lift"],
-        "movement": moved.assign(share=moved.moved / moved.start).set_index(LAYER)["share"],
-    }
-    found = {f"{one}_{other}": agreement(series[one], series[other]) for one, other in combinations(series, 2)}
-    return pd.DataFrame(found).rename_axis(CELL).reset_index()
-
-
 def mask_share_in_top(scores: pd.Series, regions: pd.DataFrame, sizes: Iterable[int]) -> pd.DataFrame:
     """task, seed, size, share, chance: the share of the mask inside the `size` layers with the highest scores."""
     rows, layers = [], sorted(scores.index.unique("layer"))
@@ -93,9 +81,7 @@ def over_training(steps: pd.DataFrame) -> pd.DataFrame:
     for (task, seed), cell in steps.groupby(CELL, sort=False):
         start = cell[cell.step == 0].score.tolist()
         for step, now in cell.groupby("step"):
-            ranks = {measure.__name__: measure(start, now.score.tolist()) for measure in (spearman, kendall)}
             moved = float(((now.moved**2).sum() / (now.start**2).sum()) ** 0.5)
-            place = {"task": task, "seed": seed, "step": int(step)}
-            rows.append({**place, **ranks, "dev_accuracy": now.dev_accuracy.iloc[0], "moved": moved})
-    columns = [*CELL, "step", "spearman", "kendall", "dev_accuracy", "moved"]
-    return frame_of(rows, columns).astype({"spearman": float, "kendall": float})
+            rows.append([task, seed, int(step), spearman(start, now.score.tolist()), now.dev_accuracy.iloc[0], moved])
+    columns = [*CELL, "step", "spearman", "dev_accuracy", "moved"]
+    return pd.DataFrame(rows, columns=columns).astype({"spearman": float})

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from math import comb
 from typing import TYPE_CHECKING
 
+from skill_grafting.errors import ParamsError
+
 if TYPE_CHECKING:
     import numpy as np
-
 
 # every layer; no layer, so that a new head alone is trained
 UNSIZED = ("all", "none")
@@ -40,13 +41,13 @@ def choose(selection: str, scores: Sequence[float], draws: int, generator: "np.r
     """The sets of layers, each rising, that a selection stands for: one, or for `random` one a draw.
 
     Draws differ from each other, so there are fewer of them where there are fewer sets of that size;
-    with the same generator more draws begin with the same ones.  Raises ValueError if the selection
+    with the same generator more draws begin with the same ones.  Raises ParamsError if the selection
     is larger than the model.
     """
     (kind, size), count, ranked = parse(selection), len(scores), order(scores)
     size = {"all": count, "none": 0}.get(kind, size)
     if size > count:
-        raise ValueError(f"{size} of {count} layers can't be selected")
+        raise ParamsError(f"surgery.selections: {selection} is more than the model's {count} layers")
     if kind == "random":
         return _drawn(size, count, draws, generator)
     start = {"middle": (count - size) // 2, "last": count - size}.get(kind, 0)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.fields import Count, Part, Positive, Rate, Section, Share, Tasks, Values
+from skill_grafting.fields import Count, Positive, Rate, Section, Tasks, Values
 from skill_grafting.settings import FinetuneParams
 from stages.surgical.selections import parse
 from stages.workflow.core.rules import Choice, is_on, not_among
@@ -75,30 +75,16 @@ class RobustnessParams(Section):
     every: Positive
 
 
-class SurgicalParams(Section):
-    margin: Part
-    kept: Share
-    steady: Share
-
-
 SECTIONS: dict[str, Any] = {
     "fim": FimParams,
     "surgery": SurgeryParams,
     "robustness": RobustnessParams,
-    "surgical": SurgicalParams,
 }
 TASKS = (Choice("fim.tasks"), Choice("surgery.tasks", "fim.tasks"), Choice("robustness.tasks"))
 
 
 def problems(values: Values) -> Iterator[str]:
-    """The score that chooses is among those there are, and a warm-up is shorter than training.  What is off has no rules."""
+    """The score that chooses is among those there are.  What is off has no rules."""
     if is_on(values, "fim"):  # without surgery too, since the report shows the ranking
         yield from not_among(values, "surgery.score.target", "fim.scores.targets")
         yield from not_among(values, "surgery.score.examples", "fim.scores.examples")
-    warmup, steps = values["surgery"].training.warmup_steps, values["finetune"].max_steps
-    trains = is_on(values, "surgery") or is_on(values, "robustness")
-    if trains and steps and warmup >= steps:
-        yield (
-            f"surgery.training.warmup_steps: a warm-up of {warmup} steps is longer than training's "
-            f"{steps} (finetune.max_steps), or as long; the learning rate would never reach its value"
-        )

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from skill_grafting import runtime
-from skill_grafting.errors import ParamsError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
@@ -62,12 +61,9 @@ def operate(selection: str, task: str, seed: int, params: Params, machine: Runti
 
 
 def chosen_sets(selection: str, task: str, seed: int, surgery: SurgeryParams) -> list[Layers]:
-    """The sets of layers of a selection for a cell, by its stored scores; raises ParamsError if it is too large."""
+    """The sets of layers of a selection for a cell, by its stored scores."""
     scores = read_scores(task, seed, surgery.score.target, surgery.score.aggregation, surgery.score.examples)
-    _, size = parse(selection)
-    if (size or 0) > len(scores):
-        raise ParamsError(f"surgery.selections: {selection} is more than the model's {len(scores)} layers")
-    return choose(selection, scores, surgery.draws, numpy_generator("random_layers", task, seed, size))
+    return choose(selection, scores, surgery.draws, numpy_generator("random_layers", task, seed, parse(selection)[1]))
 
 
 def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:
@@ -85,11 +81,8 @@ def mask_of(anatomy: ModelSpec, layers: Layers, also: list[str]) -> GraftMask:
 
 
 def whole_layers(region: Region, layers: Sequence[int], besides: Sequence[str] = ()) -> GraftMask:
-    """Everything in these layers, and in the tensors named `besides`; raises ValueError for a layer that isn't there."""
+    """Everything in these layers, and in the tensors named `besides`."""
     tensors = by_layer(region)
-    strange = [layer for layer in layers if layer not in tensors]
-    if strange:
-        raise ValueError(f"there is no layer {strange[0]}; the region has {len(tensors)}")
     names = {*besides, *(name for layer in layers for name in tensors[layer])}
     return GraftMask(
         region, {name: torch.arange(prod(shape)) for name, shape in region.shapes.items() if name in names}

@@ -1,17 +1,15 @@
 """surgical: the report on layer scores and on fine-tuning of selected layers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from skill_grafting.errors import DataError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import composition
 from skill_grafting.metrics.gain import gained
-from skill_grafting.metrics.overlap import kendall
 from skill_grafting.words import percent
 from stages.surgical.rankings import (
     CELL,
@@ -24,7 +22,6 @@ from stages.surgical.rankings import (
     of_heads,
     of_pairs,
     over_training,
-    rank_correlations,
 )  # fmt: skip
 from stages.surgical.selections import order, parse
 from stages.workflow.core.settings import load_params
@@ -40,40 +37,32 @@ SURGERY = [
 STEPS = [*CELL, "step", "layer", "score", "moved", "start", "dev_accuracy"]
 REGIONS = [*LAYER, "share", "chance"]
 WAY = ["target", "aggregation", "examples"]
+MARGIN = 0.01  # a run less than this above the share of the most frequent label is flagged
 
 
 def collect(params: Params) -> dict[str, pd.DataFrame]:
-    """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1.
-
-    Raises DataError for missing records, and where two selections of different layers gave the same training.
-    """
-    needs, seeds, scored = ("stage", "rows"), params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
+    """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1."""
+    seeds, scored = params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
     operated = grid(selection=params.surgery.selections, seed=seeds, task=params.surgery.tasks)
     trained = grid(seed=seeds, task=params.robustness.tasks)
-    fims = Records("surgical", "fim", "metrics/fim/{seed}/{task}.json", scored, needs=needs)
-    operations = Records("surgical", "surgery", "metrics/surgery/{selection}/{seed}/{task}.json", operated, needs=needs)
-    followed = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained, needs=needs)
+    fims = Records("surgical", "fim", "metrics/fim/{seed}/{task}.json", scored)
+    operations = Records("surgical", "surgery", "metrics/surgery/{selection}/{seed}/{task}.json", operated)
+    followed = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained)
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", scored, "{task}-{seed}")
     require_files("make surgical", fims, operations, followed, masks)
-    runs = operations.rows(_runs)
-    require_distinct(runs)
-    surgery = frame_of(runs, SURGERY)
+    surgery = frame_of(operations.rows(_runs), SURGERY)
     fim, steps = frame_of(fims.rows(_layers), FIM), frame_of(followed.rows(_layers), STEPS)
     regions = frame_of((row for cell in scored for row in _regions(cell, masks.file(cell))), REGIONS)
     score = {name: getattr(params.surgery.score, name) for name in WAY}
-    limits = {name: getattr(params.surgical, name) for name in ("margin", "kept", "steady")}
     return {
         "fim": fim,
         "surgery": surgery.assign(
-            layers=[layer_text(layers).replace(",", "") for layers in surgery.layers],
-            flagged=~gained(surgery.majority, surgery.accuracy, params.surgical.margin),
+            layers=[" ".join(str(layer + 1) for layer in layers) or "none" for layers in surgery.layers],
+            flagged=~gained(surgery.majority, surgery.accuracy, MARGIN),
         ),
         "robustness": over_training(steps),
         "regions": regions,
-        "bridge": rank_correlations(chosen(fim, **score), regions, steps),
-        "run": run_frame(params).assign(
-            tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score, **limits
-        ),
+        "run": run_frame(params).assign(tasks=len(params.fim.tasks), localizer=params.graft.localizer, **score),
     }
 
 
@@ -100,28 +89,6 @@ def _regions(cell: Cell, path: Path) -> list[Row]:
     ]
 
 
-def require_distinct(rows: Iterable[Row]) -> None:
-    """Raise DataError if different layers of one cell have the same losses at every step and on the test set.
-
-    Then the same parameters were trained, whatever the selections say.
-    """
-    seen: dict[tuple, list[int]] = {}
-    for row in (row for row in rows if row["curve"]):
-        losses = tuple(point["train_loss"] for point in row["curve"])
-        first = seen.setdefault((row["task"], row["seed"], losses, row["loss"]), row["layers"])
-        if first != row["layers"]:
-            one, other = map(layer_text, (first, row["layers"]))
-            raise DataError(
-                f"surgery: training layers {one} and training layers {other} of {row['task']}-{row['seed']} gave the same "
-                "loss at every step, so the same parameters were trained; the selection of layers is broken"
-            )
-
-
-def layer_text(layers: list[int]) -> str:
-    """Displayed layers, counted from 1: "2, 11"."""
-    return ", ".join(str(layer + 1) for layer in layers) or "none"
-
-
 # --- Derived columns ------------------------------------------------------------------------------------------------
 
 
@@ -129,18 +96,11 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     [run], fim, regions = frames["run"].to_dict("records"), frames["fim"], frames["regions"]
     way, layers = {name: run[name] for name in WAY}, int(fim.layer.max())
-    scores, runs, steps = (
-        chosen(fim, **way),
-        frames["surgery"],
-        frames["robustness"].assign(layers=layers, steady=run["steady"]),
-    )
+    scores, runs, steps = chosen(fim, **way), frames["surgery"], frames["robustness"].assign(layers=layers)
     tasks, seeds = across(scores)
     sizes = sorted({*runs[runs.kind == "top"]["size"].dropna().astype(int)})
     half = max((size for size in sizes if size <= layers / 2), default=0)
-    inside = mask_share_in_top(scores, regions, sizes or [1]).assign(
-        best=lambda rows: rows["size"].map(best_layers),
-        top=lambda rows: "graft in top " + rows["size"].astype(str) + " (%)",
-    )
+    inside = mask_share_in_top(scores, regions, sizes or [1])
     ended, cells = ends(steps), selected(runs, half)
     return frames | {
         "ranked": ranked(scores),
@@ -153,8 +113,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "selected": cells,
         "robustness": steps,
         "ends": ended,
-        "inside": inside,
-        "bridge": _beside_shares(inside, frames["bridge"]),
+        "inside": inside.assign(best=inside["size"].map(best_layers)),
         "facts": _facts(runs, cells[cells.half], ended, layers),
     }
 
@@ -186,9 +145,8 @@ def _ways(fim: pd.DataFrame, scores: pd.Series) -> pd.DataFrame:
     """Agreement of every way to score with the ranking that chooses, a row for each cell."""
     parts = []
     for way in fim[WAY].drop_duplicates().to_dict("records"):
-        own = chosen(fim, **way)
-        ranks = {"kendall": agreement(own, scores, kendall), "spearman": agreement(own, scores)}
-        parts.append(pd.DataFrame(ranks).reset_index().assign(**way))
+        ranks = agreement(chosen(fim, **way), scores).rename("spearman")
+        parts.append(ranks.reset_index().assign(**way))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -222,13 +180,6 @@ def ends(steps: pd.DataFrame) -> pd.DataFrame:
     return lowest.assign(last=last.spearman, moved=last.moved, learned=dev["last"] - dev["first"]).reset_index()
 
 
-def _beside_shares(inside: pd.DataFrame, bridge: pd.DataFrame) -> pd.DataFrame:
-    """The correlations of each cell beside the share of the graft in the layers with the highest scores, a random one's in brackets."""
-    shares = inside.groupby(["task", "size"])[["share", "chance"]].mean()
-    text = (shares.share.map(percent) + " (" + shares.chance.map(percent) + ")").rename("share_text")
-    return inside[[*CELL, "size", "top"]].merge(bridge, on=CELL, how="left").join(text, on=["task", "size"])
-
-
 def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: int) -> pd.DataFrame:
     """Values that the report names: what half the layers keep, runs that learned nothing, and whether layers can be ranked."""
     weak = [
@@ -244,7 +195,7 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
         "rows": ", ".join(map(str, sorted({*runs.n}))),
         "layers": layers, "half": f"{half['size'].max():.0f}", "weak": ", ".join(weak), "lowest": ended.lowest.min(),
         "kept_by": ", ".join(f"{percent(share)} % {rivals[kind]}" for kind, share in shares.items()),
-        "few": few if layers < LAYERS_TO_RANK else "", "drawn": "movement" if layers < LAYERS_TO_RANK else "robustness",
+        "few": few if layers < LAYERS_TO_RANK else "",
     }])  # fmt: skip
 
 
@@ -253,9 +204,9 @@ def main() -> None:
     """Write the report from the records of all cells that params.yaml names."""
     params = load_params(
         "tasks", "seeds", "model", "data", "graft.sparsity", "graft.localizer", "fim.tasks", "surgery.selections",
-        "surgery.tasks", "surgery.score", "robustness.tasks", "surgical",
+        "surgery.tasks", "surgery.score", "robustness.tasks",
     )  # fmt: skip
-    publish("surgical", collect(params), Path("stages/surgical"), Path("plots/surgical"))
+    publish("surgical", collect(params))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> 
     limits = {"dev": params.talos.dev_max, "test": params.talos.test_max}
     model = open_model(method, tasks, seed, params, machine, limits)
     model.mergers = mergers_of(method, settings.addition, seed)
-    recall(model, method, seed)
     alphas = alpha_grid(settings.points)
     single = {task: single_scores(model, task) for task in tasks}
     points = len(alphas) * (len(model.mergers) + len(tasks))
@@ -59,14 +58,6 @@ def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> 
         f"{part['curve'][part['alpha']]:.3f}"
         for name, part in added.items()
     ]
-
-
-def recall(model: ArithmeticModel, method: str, seed: int) -> None:
-    """Take over what the stage edit stored: test logits of the pretrained model and of each task's own one."""
-    for task in model.views:
-        stored = read_predictions(paths.logits("edit", task, seed, method)).logits[task]
-        for name, coefficients in ((PRETRAINED, {}), (task, {task: 1.0})):
-            model.remember(coefficients, {(task, "test"): stored[name]})
 
 
 def mergers_of(method: str, settings: Addition, seed: int) -> dict[str, Merger]:
@@ -183,11 +174,9 @@ def plain(part: Mapping[str, Any]) -> dict[str, Any]:
 def choose_negation(target: Mapping[float, float], control: Mapping[float, float], retention: float) -> float:
     """The alpha with the lowest target score whose control score is at least retention * that at alpha 0.
 
-    Both map alpha -> score on dev; of equal scores the smallest alpha is chosen, and alpha 0 is always
-    allowed.  Raises ValueError unless both have the same alphas, 0 among them.
+    Both map the same alphas, 0 among them, to scores on dev; of equal scores the smallest alpha is chosen, and alpha 0 is
+    always allowed.
     """
-    if target.keys() != control.keys() or 0 not in control:
-        raise ValueError("target and control need the same alphas, 0 among them")
     floor = retention * control[0]
     allowed = [alpha for alpha in sorted(target) if alpha == 0 or control[alpha] >= floor]
     return min(allowed, key=target.__getitem__)  # min keeps the first of equals

@@ -26,7 +26,7 @@ from skill_grafting.models.predicting import predict
 from skill_grafting.runtime import Runtime
 from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
-from stages.workflow.core.shared import open_shared
+from stages.workflow.core.training import open_shared
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows
@@ -69,20 +69,9 @@ class ArithmeticModel:
         self.views, self.pretrained, self.models, self.sets = views, pretrained, models, sets
         self.mergers: Mapping[str, Merger] = {}
         self._vectors: dict[str, dict[str, Tensor]] = {}
-        self._known: dict[tuple[frozenset, Key], np.ndarray] = {}
-
-    def remember(self, coefficients: Mapping[str, float], logits: Mapping[Key, np.ndarray]) -> None:
-        """Take over logits at a point that were predicted and stored before."""
-        self._known |= {(_point(coefficients), key): values for key, values in logits.items()}
 
     def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
         """(task, split) -> logits (n, labels) with these multiples of the named vectors added to the pretrained model."""
-        point, keys = _point(coefficients), [*keys]
-        known = {key: self._known[point, key] for key in keys if (point, key) in self._known}
-        new = [key for key in keys if key not in known]
-        return known | (self._predicted(coefficients, new) if new else {})
-
-    def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
         self._move(coefficients)
         return {key: self.current(key) for key in keys}
 
@@ -118,7 +107,9 @@ class LinearArithmeticModel(ArithmeticModel):
         self._readers = {task: LinearisedModel(view, self.pretrained) for task, view in self.views.items()}
         self._changes: dict[tuple[str, Key], np.ndarray] = {}
 
-    def _predicted(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+    def logits(self, coefficients: Mapping[str, float], keys: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """The same, as a sum."""
+
         def at_point(key: Key) -> np.ndarray:
             moved = (alpha * self._change(name, key) for name, alpha in coefficients.items() if alpha)
             return sum(moved, self._change("", key)).astype(np.float32)
@@ -132,11 +123,6 @@ class LinearArithmeticModel(ArithmeticModel):
             logits = predict(self._readers[key[0]], self.sets[key]).numpy().astype(np.float64)
             self._changes[name, key] = logits - self._change("", key) if name else logits
         return self._changes[name, key]
-
-
-def _point(coefficients: Mapping[str, float]) -> frozenset:
-    """A point of the space of coefficients; vectors that are not added don't tell it from another."""
-    return frozenset((name, alpha) for name, alpha in coefficients.items() if alpha)
 
 
 def open_model(

@@ -30,8 +30,8 @@ from skill_grafting.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
 from stages.workflow.core import paths
 from stages.workflow.core.settings import MODEL, load_params
-from stages.workflow.core.shared import open_shared
 from stages.workflow.core.stage import stage
+from stages.workflow.core.training import open_shared
 
 LEAST, MOST, RANDOM = "least", "most", "random"
 

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 from itertools import combinations, product
-from pathlib import Path
 
 import pandas as pd
 
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.merging import normalised
-from skill_grafting.metrics.composition import KEY, KINDS, QUERY, by_tensor
+from skill_grafting.metrics.composition import KEY, KINDS, QUERY, composition
 from skill_grafting.metrics.gain import relative_gain
 from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
@@ -34,9 +33,8 @@ COLUMNS = {
     "disentangle": ["method", "pair", "seed", "n", "alpha1", "alpha2", "e1", "e2", "mean"],
     "pruned": ["kind", "scored_on", *CELL, "pruned", "n", "majority", "accuracy", "pretrained", "ratio"],
     "overlap": ["variant", *CELL, "iou", "chance"],
-    "tensors": ["method", *CELL, "tensor", "layer", "kind", "part", "parameters", "selected", "share"],
+    "tensors": ["method", *CELL, "layer", "kind", "parameters", "selected"],
     "task_iou": ["method", "seed", "first", "second", "iou", "chance"],
-    "method_iou": ["first", "second", *CELL, "iou", "chance"],
 }  # fmt: skip
 
 
@@ -113,20 +111,17 @@ def _negated_rows(cell: Cell, record: Row) -> list[Row]:
 
 
 def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[str, list[Row]]:
-    """Where masks lie, and how much those of two tasks and of two methods overlap."""
-    rows: dict[str, list[Row]] = {"tensors": [], "task_iou": [], "method_iou": []}
+    """Where masks lie, and how much those of two tasks overlap."""
+    rows: dict[str, list[Row]] = {"tensors": [], "task_iou": []}
     for seed in seeds:
         found = {}
         for method, task in product(methods, tasks):
             mask = found[method, task] = read_mask(paths.edited(method, task, seed)).mask
             cell = {"method": method, "task": task, "seed": seed}
-            rows["tensors"] += [{**row, **cell} for row in by_tensor(mask.counts, mask.region.shapes)]
+            rows["tensors"] += [{**row, **cell} for row in composition(mask.counts, mask.region.shapes)]
         for method, (first, second) in product(methods, combinations(tasks, 2)):
             names = {"method": method, "seed": seed, "first": first, "second": second}
             rows["task_iou"].append(names | overlap(found[method, first], found[method, second]))
-        for (first, second), task in product(combinations(methods, 2), tasks):
-            names = {"first": first, "second": second, "task": task, "seed": seed}
-            rows["method_iou"].append(names | overlap(found[first, task], found[second, task]))
     return rows
 
 
@@ -196,10 +191,9 @@ def _long(frame: pd.DataFrame, name: str, value: str, **columns: str) -> pd.Data
 
 
 def _errors(plane: pd.DataFrame) -> pd.DataFrame:
-    """Mean errors over the whole plane of both coefficients, and over the part in which alpha is searched."""
+    """Mean error over the part of the plane of both coefficients in which alpha is searched."""
     inside = plane[plane[["alpha1", "alpha2"]].abs().max(axis=1) <= 1]
-    parts = pd.concat([inside.assign(part="searched"), plane.assign(part="all")])
-    means = parts.groupby(["method", "pair", "seed", "part"], sort=False)[["e1", "e2", "mean"]].mean().reset_index()
+    means = inside.groupby(["method", "pair", "seed"], sort=False)["mean"].mean().reset_index()
     return means.join(means.pair.str.split("+", expand=True).set_axis(["first", "second"], axis=1))
 
 
@@ -230,7 +224,7 @@ def main() -> None:
         "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "talos.tasks", "edit.methods",
         "arithmetic.methods", "disentangle",
     )  # fmt: skip
-    publish("talos", collect(params), Path("stages/talos"), Path("plots/talos"))
+    publish("talos", collect(params))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Section:
 
     @cached_property
     def claims(self) -> list[Judged]:
-        """All of them, properties too."""
+        """All of them."""
         return judge(self.spec, self.frames)
 
     @cached_property
@@ -70,11 +70,10 @@ class Section:
         """Caption and content of each figure that there is data for, in the order of the spec."""
         drawn = [name for name, figure in self.spec.figures.items() if len(rows_of(self.frames, figure))]
         names = [(name, file) for name in drawn for file in sorted(self.plots.glob(f"{name}*.png"))]
-        return [(self.spec.figures[name].title.partition("{")[0], _embedded(file)) for name, file in names]
-
-
-def _embedded(file: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
+        return [
+            (self.spec.figures[name].title.partition("{")[0], base64.b64encode(file.read_bytes()).decode())
+            for name, file in names
+        ]
 
 
 def read_sections() -> list[Section]:

@@ -44,9 +44,9 @@ def repository() -> Iterator[Repo]:
 
 
 class Repro:
-    """The stages of `dvc repro TARGETS`, of all pipelines without targets: what may start, what waits, what failed and why."""
+    """The stages of `dvc repro TARGETS`: what may start, what waits, what failed and why."""
 
-    def __init__(self, repo: Repo, targets: Sequence[str] | None) -> None:
+    def __init__(self, repo: Repo, targets: Sequence[str]) -> None:
         self._repo = repo
         self.graph, self.steps = _steps(repo, targets)
         self.waits_for = {stage: {*self.graph.successors(stage)} for stage in self.steps}
@@ -132,10 +132,8 @@ def is_kept(stage: Stage) -> bool:
     return all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs)
 
 
-def _steps(repo: Repo, targets: Sequence[str] | None) -> tuple:
+def _steps(repo: Repo, targets: Sequence[str]) -> tuple:
     """DVC's graph, and the chosen stages with all that they need, in an order in which they may run."""
-    if targets is None:
-        return (graph := get_active_graph(repo.index.graph)), plan_repro(graph)
     try:
         chosen = collect_stages(repo, targets)
     except (StageNotFound, StageFileDoesNotExistError) as problem:

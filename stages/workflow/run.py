@@ -2,7 +2,7 @@
 
 python -m stages.workflow.run                                     the main pipeline, on all cores
 python -m stages.workflow.run stages/study/dvc.yaml               targets as `dvc repro` takes them
-python -m stages.workflow.run --all-pipelines --workers 4         every pipeline, at most four stages at once
+python -m stages.workflow.run stages/*/dvc.yaml --workers 4       every pipeline, at most four stages at once
 python -m stages.workflow.run -S graft.sparsity=0.0005            as an experiment of DVC, like `dvc exp run`
 python -m stages.workflow.run --scheduler tcp://10.0.0.1:8786     on a cluster whose workers share this folder
 """
@@ -33,7 +33,6 @@ def main() -> None:
     )
     add = parser.add_argument
     add("targets", nargs="*", default=[str(paths.PIPELINE)], help="stages or files, as `dvc repro` takes them")
-    add("--all-pipelines", action="store_true", help="every dvc.yaml")
     add(
         "--workers",
         type=_count,
@@ -48,15 +47,14 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.name and not asked.settings:
         parser.error("--name names an experiment, which needs a changed setting (-S KEY=VALUE)")
-    targets = None if asked.all_pipelines else asked.targets
     if asked.name:
         _require_new(asked.name)
-    failed = _run(targets, asked)
+    failed = _run(asked.targets, asked)
     if asked.settings and not failed:
         from dvc.repo import Repo
 
         with Repo() as repo:
-            print("kept as an experiment:", repo.experiments.save(targets=targets, name=asked.name)[:7])
+            print("kept as an experiment:", repo.experiments.save(targets=asked.targets, name=asked.name)[:7])
     sys.exit(failed)
 
 
@@ -84,7 +82,7 @@ def _count(text: str) -> int:
 
 
 def check_settings(
-    targets: Sequence[str] | None, files: Collection[str] = (), localizers: bool = False
+    targets: Sequence[str], files: Collection[str] = (), localizers: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
     """The checked settings of the main pipeline, of those of these targets and of these files, and a line on each list left out.
 
@@ -92,12 +90,12 @@ def check_settings(
     """
     from stages.workflow.core.settings import PIPELINES, checked, params_file, read_files
 
-    folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets or ())}
-    asked = [name for name in PIPELINES if targets is None or name in folders or str(params_file(name)) in files]
+    folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets)}
+    asked = [name for name in PIPELINES if name in folders or str(params_file(name)) in files]
     return checked(read_files(asked), localizers)
 
 
-def _run(targets: Sequence[str] | None, asked: argparse.Namespace) -> int:
+def _run(targets: Sequence[str], asked: argparse.Namespace) -> int:
     """Run the stages that are out of date; returns 1 if something failed, which is reported last."""
     from dvc.utils.cli_parse import to_path_overrides
 

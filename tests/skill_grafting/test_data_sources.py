@@ -411,7 +411,7 @@ def test_only_the_pair_determines_the_label(tables):
 
 @pytest.mark.parametrize(("task", "change", "message"), [
     ("sst2", None, r"task sst2: no package holds its data \(only that of movies, .*\); set data.source to hub or local"),
-    ("movies", {"reader": "sentimnt"}, "did you mean 'sentiment'"),
+    ("movies", {"reader": "sentimnt"}, "not what the reader 'sentimnt' expects"),
     ("movies", {"member": "tweet"}, "did you mean 'tweets'"),
     ("movies", {"reader": "topic"}, "not what the reader 'topic' expects"),
 ])  # fmt: skip

@@ -14,13 +14,11 @@ from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, write_json
 from stages.continual.continual import (
     average_accuracy,
-    backward_transfer,
     collect,
     derive,
     forgetting,
     learning_accuracy,
     matrix,
-    size,
 )
 from stages.workflow.core import paths
 from stages.workflow.report.claims import Judged, judge
@@ -149,23 +147,18 @@ def test_table_4_has_ours_and_the_papers_values_below(frames):
 
 def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(frames):
     rows = {row[0]: row[1:] for row in table(frames, "Memory")}
-    assert rows["naive"] == ["0 B", "0 B", "0 B", "0.00 %"]
-    assert rows["grafting"] == [size(80_000), size(240_000), size(80_000), "2.00 %"]
-    assert rows["EWC"] == [size(8_000_000), size(8_000_000), size(8_000_000 / 3), "66.67 %"]
+    assert rows["naive"] == ["0.00 %"] * 3 and rows["grafting"] == ["2.00 %", "6.00 %", "2.00 %"]
+    assert rows["EWC"] == ["200.00 %", "200.00 %", "66.67 %"]
     facts = frames["facts"].iloc[0]
     assert facts.taken == "7.5"
-    assert [size(count) for count in (0, 1023, 1024, 1536, 2**20, 3 * 2**30)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "3.0 GiB",
-    ]  # fmt: skip
 
 
-def test_claims_follow_the_records_and_properties_are_not_counted_among_them(project, frames):
+def test_claims_follow_the_records(project, frames):
     longer = {name: ["mr", *tasks, "cr"] for name, tasks in ORDERS.items()}
     write_records(project, orders=longer)
     seen, few = claims(read(longer)), claims(frames)
-    assert [claim.property for claim in seen.values()] == [True, *[False] * 5, True]
-    assert [str(claim.verdict) for claim in seen.values()] == ["holds"] * 5 + ["does not hold", "holds"]
-    assert [str(claim.verdict) for claim in few.values()] == ["holds", *["not measurable"] * 5, "holds"], "three tasks"
+    assert [str(claim.verdict) for claim in seen.values()] == ["holds"] * 4 + ["does not hold"]
+    assert [str(claim.verdict) for claim in few.values()] == ["not measurable"] * 5, "three tasks"
     write_records(project, EFFECTS | {"naive": (0.95, 0.0), "grafting": (0.6, 0.0)}, longer)
     turned = {words: str(claim.verdict) for words, claim in claims(read(longer)).items()}
     assert turned["Grafting barely costs newer tasks"] == turned["Grafting forgets less"] == "does not hold"
@@ -181,14 +174,6 @@ def test_the_claim_on_the_end_says_what_remains_without_the_last_task_of_each_or
     assert "+13.1 points" in end.figure and end.figure.partition("forgotten, ")[2].startswith("+0.0 points")
 
 
-def test_one_changed_prediction_breaks_the_property_of_forgetting_nothing(project):
-    write_records(project)
-    change_last("grafting", "back", "sst2", 13, unchanged=False)
-    claim = claims(read())["Grafting predicts earlier tasks as before"]
-    assert str(claim.verdict) == "does not hold"
-    assert "11 of 12 later tests" in claim.figure and "naive in 0 of 12" in claim.figure
-
-
 # --- Measures of forgetting ---------------------------------------------------------------------------------------
 
 NAN = np.nan
@@ -202,17 +187,7 @@ def test_measures_of_a_matrix_done_by_hand():
         assert average_accuracy(accuracies) == pytest.approx((0.75 + 0.6 + 0.5) / 3)
         assert learning_accuracy(accuracies) == pytest.approx((0.9 + 0.8 + 0.5) / 3)
         assert forgetting(accuracies) == pytest.approx(((best - 0.75) + (0.8 - 0.6)) / 2)
-        assert backward_transfer(accuracies) == pytest.approx(-((0.9 - 0.75) + (0.8 - 0.6)) / 2)
     still = np.array([[0.9, NAN], [0.9, 0.8]])
-    assert forgetting(still) == backward_transfer(still) == 0
+    assert forgetting(still) == 0
     gained = np.array([[0.5, NAN], [0.75, 0.8]])
-    assert forgetting(gained) == -0.25 == -backward_transfer(gained), "the last step isn't among the best"
-
-
-@pytest.mark.parametrize(
-    "wrong", [np.ones((2, 3)), np.ones((1, 1)), np.ones(3), np.array([[0.9, NAN], [NAN, 0.8]])], ids=str
-)
-def test_anything_but_a_whole_matrix_is_refused(wrong):
-    for measure in (average_accuracy, learning_accuracy, backward_transfer, forgetting):
-        with pytest.raises(ValueError, match=r"square|missing"):
-            measure(wrong)
+    assert forgetting(gained) == -0.25, "the last step isn't among the best"

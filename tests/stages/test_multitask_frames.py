@@ -85,7 +85,7 @@ def test_pairs_are_of_one_model_or_of_two_seeds():
         "one model, two tasks": 12, "similar tasks": 4, "dissimilar tasks": 8, "two seeds, one task": 6, "two seeds, two tasks": 12,
     }  # fmt: skip
     beside = similarity(kinds_of_gains(gains()), kinds_of_pairs(pairs))
-    assert len(beside) == 12 and beside.gain[beside.likeness == "similar tasks"].tolist() == [0.5] * 4
+    assert len(beside) == 12 and beside.overlap.tolist() == [0.3] * 12
 
 
 def test_a_matrix_says_where_another_region_is_better_and_what_is_left_out():
@@ -93,6 +93,6 @@ def test_a_matrix_says_where_another_region_is_better_and_what_is_left_out():
     changed = gains()
     changed.loc[(changed.source == "b") & (changed.target == "a"), "gain"] = 1.5
     [row] = matrices(changed, kinds_of_gains(changed), levels, 0.05).to_dict("records")
-    assert (row["best"], row["beaten"]) == ("4 of 6 cells", "a")
-    assert {*changed["size"]} == {"SGD, learned, regions of 1.00 %"}
+    assert row["best"] == "4 of 6 cells"
+    assert {*changed["matrix"]} == {"SGD, learned, 1.00 %"}
     assert row["left_out"] == "; without 1 of 3 cells, in which the joint model gained less than 5 points"

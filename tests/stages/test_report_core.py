@@ -303,12 +303,6 @@ def test_beside_a_difference_of_errors_stand_both_reductions_and_the_published_o
     assert (found.verdict == "not measurable") == found.figure.endswith("; no verdict on 3 tasks, fewer than 4") == few
 
 
-def test_a_property_is_one_of_every_row():
-    parts = {"property": True, "where": "method == 'x'"}
-    rows = frame(x=(0.1, 0.2, 0.3))
-    assert verdicts(rows, claim(limit=0.05, **parts), claim(limit=0.15, **parts)) == ["holds", "does not hold"]
-
-
 @pytest.mark.parametrize(
     ("gain", "measurable"), [(SHOWN, True), (WEAK, False), ((-0.1, -0.11, -0.12), False), ((0.1,), False)]
 )
@@ -353,7 +347,6 @@ FIGURES = {
     "dots": {"y": "task", "hue": "method", "mean": "mean"},
     "lines": {"x": "seed", "hue": "method", "panel": "task", "mean": "all tasks"},
     "paths": {"x": "other", "hue": "method"},
-    "scatter": {"x": "other", "hue": "method", "points": "task"},
     "heatmap": {"x": "task", "y": "method"},
 }
 ABOUT = {"data": "rows", "title": "What is seen", "caption": "How to read", "value": "score", "label": "score (%)"}
@@ -388,13 +381,13 @@ figures: {f: {kind: dots, data: rows, title: Seen, caption: Read, y: task, value
 
 
 MISTAKES = [
-    ("percent: score}}}}", "percnt: score}}}}", "tables.t.columns.score.percnt: unknown key (did you mean 'percent'?)"),
+    ("percent: score}}}}", "percnt: score}}}}", "tables.t.columns.score.percnt: unknown setting"),
     ("percent: score}}}}", "percent: scor}}}}", "tables.t: no frame or column 'scor' (did you mean 'score'?)"),
     ("value: score, a: x", "value: score, a: xx", "claims.0: no group 'xx' in method (did you mean 'x'?)"),
     ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
     ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
     ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
-    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths', 'scatter' or 'heatmap'"),
+    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'"),
     ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
     ("rows, value: score, lacks", "rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
 ]  # fmt: skip
@@ -419,7 +412,8 @@ def test_publishing_writes_csv_report_headline_and_figures_and_prints_one_line(c
     (folder / "toy.py").write_text("def derive(frames):\n    return frames\n")
     (folder / "report.yaml").write_text(TEXT)
     monkeypatch.syspath_prepend(Path.cwd())
-    publish("toy", {"rows": frame(x=(0.51244567, 0.7))}, folder, Path("plots/toy"))
+    monkeypatch.setattr("stages.workflow.report.publish.report_folders", lambda: {"toy": folder})
+    publish("toy", {"rows": frame(x=(0.51244567, 0.7))})
     assert "0.5124" in Path("plots/toy/rows.csv").read_text()
     assert Path("metrics/toy.json").read_text().split() == ["{", '"score":', "0.6062", "}"]
     assert Path("metrics/toy.md").read_text().startswith("# Toy\n\n60.6 (13.3) % reached\n")

@@ -77,25 +77,6 @@ def test_what_else_ends_a_command_is_one_line_too(capsys):
         guarded("mask@toy-1", Path("nowhere").stat)
 
 
-IMPORTING = """
-    import os, signal, sys
-    from skill_grafting.command import guarded
-
-    def main():
-        {}
-
-    guarded("mask@toy-1", main)
-"""
-
-
-@pytest.mark.parametrize("body", ["import half", "os.kill(os.getpid(), signal.SIGINT)"])
-def test_an_interrupted_import_says_so_too_whatever_the_library_makes_of_it(tmp_path, body):
-    library = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    raise ImportError('half')"
-    (tmp_path / "half.py").write_text(library)
-    process = script(tmp_path, IMPORTING.format(body))
-    assert process.communicate(timeout=60) == ("", "mask@toy-1: stopped\n") and process.returncode == 130
-
-
 FAMILY = """
     import os, subprocess, sys, time
     from stages.workflow.core.stage import stage

@@ -34,7 +34,7 @@ from skill_grafting.runtime import seeded_torch
 from skill_grafting.settings import AdamWParams
 from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, train_again
 from stages.study import trajectory
-from stages.study.bound import examples_for, lacking, log_all_regions, log_models, variance_term
+from stages.study.bound import lacking, log_all_regions, log_models, variance_term
 from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
 from stages.study.readout import own_grid, read, read_out
@@ -273,17 +273,6 @@ def test_retraining_chooses_a_learning_rate_of_its_own_on_dev_and_sees_the_same_
     assert record["chosen"]["learning_rate"] == 1e-2 and first["dev_loss"] > second["dev_loss"]
     assert read_out("retrain", reader_of(cell), mask, again) == record
     assert read_out("graft", reader_of(cell), mask, again) == {}
-
-
-def test_other_regions_and_unknown_names_are_refused(make_cell, triple):
-    cell = make_cell("prompt")
-    for name, region, said in (
-        ("graft", triple[0], "another region"),
-        ("crop", cell.region, "unknown read-out 'crop'"),
-    ):
-        mask = GraftMask.empty(region)
-        with pytest.raises(ValueError, match=said):
-            read_out(name, reader_of(cell), mask, retraining(cell, mask))
 
 
 def training_cell(mode: str) -> TrainingCell:
@@ -629,8 +618,6 @@ def test_a_bottleneck_is_added_to_what_the_projection_gives(load, method, activa
 @pytest.mark.parametrize(
     ("kind", "method", "size", "said"),
     [
-        ("bert", "housby", 2, r"'housby': no such parameter-efficient method \(did you mean 'houlsby'\?\); known: lora, houlsby, pfeiffer$"),
-        *(("bert", method, 0, f"{method}: 0 is not allowed as its size: should be 1 or more$") for method in METHODS),
         *(("squeezebert", method, 1, "SqueezeBertForMaskedLM: its layers are built in no way .*; known: BERT") for method in METHODS),
     ],
 )  # fmt: skip
@@ -717,16 +704,6 @@ def test_it_grows_with_the_parameters_and_falls_with_examples_and_doubt():
     assert by_examples[0] == pytest.approx(10 * by_examples[2]), "like one over the root of the examples"
 
 
-@pytest.mark.parametrize("selected", [1, 85, 8500])
-@pytest.mark.parametrize("target", [0.013, 0.1, 1.0])
-@pytest.mark.parametrize("delta", [0.05, 0.5])
-def test_as_many_examples_as_a_target_takes_and_not_one_fewer(selected, target, delta):
-    models = log_models(selected, 3.0)
-    examples = examples_for(models, target, delta)
-    assert variance_term(models, examples, delta) <= target * (1 + 1e-12)
-    assert variance_term(models, examples - 1, delta) > target
-
-
 def test_it_holds_for_a_class_that_can_be_counted():
     """All 2^6 models of six thresholds that guess coins: train error strays no further than half the variance term."""
     generator, delta, examples, broken = np.random.default_rng(0), 0.2, 50, 0
@@ -736,12 +713,6 @@ def test_it_holds_for_a_class_that_can_be_counted():
     assert broken <= 300 * delta
     strayed = 2 * np.abs(train_errors - 0.5).max()
     assert strayed > variance_term(0.0, 50_000, delta), "control: a smaller bound would not hold"
-
-
-@pytest.mark.parametrize(("examples", "delta"), [(0, 0.1), (10, 0.0), (10, 1.0)])
-def test_what_has_no_bound_is_refused(examples, delta):
-    with pytest.raises(ValueError, match="must be"):
-        variance_term(SMALL, examples, delta)
 
 
 @pytest.fixture
@@ -771,7 +742,6 @@ def test_a_bound_is_the_sum_of_what_was_measured_and_proved(frames):
     assert retrain.any == pytest.approx(free + 0.01)
     assert graft.bound == pytest.approx(graft.variance + 0.04 + 0.01)
     assert retrain.bound == pytest.approx(retrain.variance + 0.01)
-    assert retrain.needed == examples_for(log_models(20), 1.0, 0.05) < retrain.needed_any
 
 
 def test_a_bound_of_enough_examples_is_not_vacuous(frames):

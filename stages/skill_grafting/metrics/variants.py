@@ -4,8 +4,6 @@ PRETRAINED = "pretrained"
 FINETUNED = "finetuned"
 MOVEMENT_GRAFTED = "movement_grafted"
 GRAFTED = "grafted"
-# the graft of its whole region, the most that one in it can do
-WHOLE_REGION = "whole region (100 %)"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 
 # the graft of everything in the region, with which `graft localize` compares its own

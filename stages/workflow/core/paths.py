@@ -51,11 +51,6 @@ def sample(task: str, seed: int, split: str) -> Path:
     return SAMPLES / str(seed) / task / f"{split}.jsonl"
 
 
-def sample_dir(task: str, seed: int) -> Path:
-    """Folder of the k-shot splits of a cell."""
-    return SAMPLES / str(seed) / task
-
-
 def finetuned(task: str, seed: int) -> Path:
     """Fine-tuned model of a cell, an ordinary Hugging Face folder."""
     return FINETUNED / str(seed) / task

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from skill_grafting.data.tasks import COMPLETING, resolve_tasks, unknown_tasks
+from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.fields import Group, Name, Section, Seed, Share, Values
 from skill_grafting.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
 from stages.workflow.core.rules import Choice, unknown_localizers
@@ -56,7 +56,6 @@ def problems(values: Values) -> Iterator[str]:
     """Problems between settings that are valid by themselves."""
     yield from _set_problems(values)
     yield from _task_problems(values)
-    yield from _column_problems(values)
     yield from unknown_localizers(values, "graft.localizer", [values["graft"].localizer])
     yield from _region_problems(values)
 
@@ -67,14 +66,6 @@ def _region_problems(values: Values) -> Iterator[str]:
     for group in values["graft"].region:
         if values["finetune"].source == "train" and group not in trained:
             yield f"graft.region: {group!r} is not among {where}, so it never moves"
-
-
-def _column_problems(values: Values) -> Iterator[str]:
-    columns = values["data"].columns
-    for group in (("sentence1", "label", "sentence2"), COMPLETING):
-        names = {name: columns.get(name, name) for name in group if name in columns or name != "sentence2"}
-        twice = [name for name in dict.fromkeys(names.values()) if [*names.values()].count(name) > 1]
-        yield from (f"data.columns: two of {', '.join(names)} are the column {name!r}" for name in twice)
 
 
 def _set_problems(values: Values) -> Iterator[str]:

@@ -25,7 +25,10 @@ PROJECT = Path(__file__).parents[3]
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
     """Make `function(task, seed)`, or one of other arguments, a command-line entry point."""
-    module = function.__module__ if function.__module__ != "__main__" else _script_module(function)
+    spec = function.__globals__[
+        "__spec__"
+    ]  # of what `python -m` runs it has the name; of a file by its path there is none
+    module = spec.name if spec else function.__module__
     name = module.rpartition(".")[2]
 
     @wraps(function)
@@ -110,10 +113,3 @@ def last_runs() -> dict[str, tuple[float, float]]:
         return {line["stage"]: (line["seconds"], line.get("mib", 0.0)) for line in lines}
     except (OSError, ValueError, LookupError):
         return {}
-
-
-def _script_module(function: Callable[..., None]) -> str:
-    """The name by which `python -m` runs the file of a function: `stages.study.sweep`."""
-    *folders, name = Path(inspect.getsourcefile(function)).with_suffix("").parts
-    last = max((place for place, folder in enumerate(folders) if folder == "stages"), default=len(folders))
-    return ".".join([*folders[last:], name])

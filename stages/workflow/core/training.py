@@ -1,10 +1,16 @@
-"""A (task, seed) to be trained, and the point that its stored fine-tuning chose."""
+"""What stages train or move: a (task, seed), the point that its fine-tuning chose, and one model that several trained heads read."""
 
 from typing import Any
 
 from skill_grafting.errors import ModelError
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_json, read_rows
-from skill_grafting.runtime import Runtime
+from skill_grafting.models.anatomy import read_anatomy
+from skill_grafting.models.blocks import HEAD
+from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.shared import SharedModel
+from skill_grafting.runtime import Runtime, seeded_torch
 from skill_grafting.settings import ModelParams
 from skill_grafting.training.finetuning import TrainingCell
 from stages.workflow.core import paths
@@ -27,3 +33,16 @@ def chosen_point(task: str, seed: int) -> dict[str, Any]:
             "stage trains by; take it out (an empty list of its section), or set finetune.source=train"
         )
     return record["chosen"]
+
+
+def open_shared(tasks: list[str], seed: int, settings: ModelParams, machine: Runtime) -> SharedModel:
+    """The pretrained model as the trained heads of these tasks, or their label words, read it; `settings` is the `model` section."""
+    names = read_anatomy(paths.PRETRAINED).names([HEAD])
+    heads = {task: read_tensors(paths.finetuned(task, seed), names) for task in tasks}
+    with seeded_torch("shared", seed):  # what the pretrained model lacks, until trained heads are in place
+        return SharedModel.load(paths.PRETRAINED, [*map(read_task, tasks)], settings, machine, heads=heads)
+
+
+def stored_bytes(mask: GraftMask, values: Tensors) -> int:
+    """Bytes of a mask's indices, four each, and of its values, as in a mask file without heads and header."""
+    return 4 * mask.selected + bytes_of(values.values())

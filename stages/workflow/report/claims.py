@@ -22,8 +22,8 @@ HOW_JUDGED = (
     "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit, or excludes "
     "it but not after correction for all claims of its family (Holm). It is not measurable with fewer than four tasks, or pairs of tasks that "
     "share none, or where a control says that there is nothing to measure: for most, training has to be shown to gain over the pretrained "
-    "model with the same head and over always the same label. Properties hold by construction and are not counted. With one seed the "
-    "interval, also over tasks, includes the noise between seeds."
+    "model with the same head and over always the same label. With one seed the interval, also over tasks, includes the noise between "
+    "seeds."
 )
 ONE_TASK = (
     "There is no interval over tasks, of which there is one, so no claim is judged: bootstrap intervals, where there are any, are over "
@@ -75,8 +75,6 @@ class Judged:
     size: str
     exceptions: list[str]
     paper: Paper | None
-    plot: str
-    property: bool
     short: str
     n: str
     corrected: bool
@@ -119,7 +117,7 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
 
 def of_one_task(claims: Iterable[Judged]) -> bool:
     """True if claims rest on a single task, so that none can be judged."""
-    return {claim.value.tasks for claim in claims if not claim.property and claim.value.units} == {1}
+    return {claim.value.tasks for claim in claims if claim.value.units} == {1}
 
 
 def _failed(frames: Frames, control: Control) -> str:
@@ -145,8 +143,6 @@ def _asked(
             _require(name, [*spec.names, *frames[claim.data][claim.by].unique()], f"group {{!r}} in {claim.by}")
     for name in claim.given:
         _require(name, controls, "control {!r}")
-    if isinstance(claim.limit, str):
-        claim = claim.model_copy(update={"limit": float(facts[claim.limit])})
     for values, part in groups_of(spec, rows_of(frames, claim), claim.each):
         sides = _sides(claim, part)
         cells = _common(claim, sides)
@@ -195,7 +191,7 @@ def _texts(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
     """Why the value tells nothing; empty where it does, and of one task, of which that is said once."""
-    if value.tasks == 1 or claim.property:
+    if value.tasks == 1:
         return ""
     own = fill(spec, claim.void, "claims.void", **fields)
     alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
@@ -286,19 +282,16 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     corrected = verdict is Verdict.UNCLEAR and asked.p_value < 1 - CONFIDENCE
     if corrected:
         figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
-    exceptions = [*_exceptions(spec, asked), *filter(None, [fill(spec, claim.exceptions, key, **fields)])]
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
-        fill(spec, claim.words, key, **fields), verdict, figure + asked.void, value, size, exceptions, claim.paper,
-        fill(spec, claim.plot, key, **fields), claim.property, figure if claim.property else _short(claim, value, asked.reduced),
+        fill(spec, claim.words, key, **fields), verdict, figure + asked.void, value, size, _exceptions(spec, asked), claim.paper,
+        _short(claim, value, asked.reduced),
         value.number() if value.units else "", corrected,
     )  # fmt: skip
 
 
 def _verdict(asked: _Asked, p_value: float | None) -> Verdict:
-    """By the corrected p-value; of a property by each of its units."""
-    if asked.claim.property:
-        return Verdict.HOLDS if len(asked.units) and _follows(asked.claim, asked.units).all() else Verdict.FAILS
+    """By the corrected p-value."""
     if p_value is None:
         return Verdict.OPEN
     if p_value >= 1 - CONFIDENCE:
@@ -314,7 +307,7 @@ def _follows(claim: Claim, values: Any) -> Any:
 def _exceptions(spec: Spec, asked: _Asked) -> list[str]:
     """Tasks on the wrong side of the limit with their values; how many are above 0 is told already."""
     claim, scale, known = asked.claim, _scale(asked.claim), asked.units.dropna()
-    if claim.property or claim.units != ["task"] or not (claim.limit or claim.scale != "percent"):
+    if claim.units != ["task"] or not (claim.limit or claim.scale != "percent"):
         return []
     wrong = known[~_follows(claim, known).astype(bool)]
     return [f"{spec.label(task)} {scale.write(amount)}{scale.unit}" for task, amount in wrong.items()]

@@ -323,13 +323,10 @@ def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, flo
 
 
 def _paths(plot: _Plot) -> Drawing:
-    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path.
-
-    A scatter has the points alone.
-    """
+    """A point for each hue at the means of two measures x and value; one with several `points` (such as weights) is a path."""
     figure, (drawn, panels) = plot.figure, _panels(plot)
     for panel, part, rows in panels:
-        shape = {"linewidth": 0.8 if figure.kind == "paths" else 0, "markersize": 4 if part else 7}
+        shape = {"linewidth": 0.8, "markersize": 4 if part else 7}
         for _, look, own in plot.by_hue(rows):
             along = own.groupby(figure.points, dropna=False) if figure.points else [("", own)]
             measures = (group.groupby(figure.units)[[figure.x, figure.value]].mean().mean() for _, group in along)
@@ -430,4 +427,4 @@ def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, siz
         panel.add_patch(Rectangle(corner, inside, inside, fill=False, edgecolor="#D55E00", linewidth=2))
 
 
-KINDS = {"dots": _dots, "lines": _lines, "paths": _paths, "scatter": _paths, "heatmap": _heatmaps}
+KINDS = {"dots": _dots, "lines": _lines, "paths": _paths, "heatmap": _heatmaps}

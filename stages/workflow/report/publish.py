@@ -21,18 +21,19 @@ DECIMALS = 4  # of what git keeps, so that another machine writes the same; of s
 MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
 
 
-def publish(pipeline: str, frames: Mapping[str, pd.DataFrame], folder: Path, plots: Path) -> None:
+def publish(pipeline: str, frames: Mapping[str, pd.DataFrame]) -> None:
     """Write the CSV files of a pipeline, then its report from these alone, and print the result in one line.
 
-    `folder` has report.yaml, paper.csv and the script of the report, whose `derive` adds columns; `plots` takes CSV files and figures.
+    Its folder has report.yaml, paper.csv and the script of the report, whose `derive` adds columns.
     """
+    folder, plots = report_folders()[pipeline], paths.report_plots(pipeline)
     for name, frame in frames.items():
         numbers = {*frame.select_dtypes("floating")} - {"sparsity"}
         rounded = frame.assign(**{column: frame[column].map(_rounded) for column in frame if column in numbers})
         write_text(plots / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
     spec, found = load_report(folder, plots)
-    write_text(Path(f"metrics/{pipeline}.md"), markdown(spec, found))
-    write_json(Path(f"metrics/{pipeline}.json"), headline(spec, found))
+    write_text(paths.report(pipeline).with_suffix(".md"), markdown(spec, found))
+    write_json(paths.report(pipeline), headline(spec, found))
     save_figures(spec, found, plots)
     print(f"{_sentence(spec, found, facts_of(spec, found))} (metrics/{pipeline}.md)")
 
@@ -79,15 +80,9 @@ def markdown(spec: Spec, frames: Frames) -> str:
     parts = [f"# {spec.title}", _sentence(spec, frames, facts), fill(spec, spec.setting, "setting", **facts)]
     parts += map(_table, render(spec, frames))
     claims = judge(spec, frames)
-    counted, properties = ([claim for claim in claims if claim.property == kept] for kept in (False, True))
     alone = of_one_task(claims)
-    told = "\n".join(_claim(claim, "" if alone else f"**{claim.verdict}**: ") for claim in counted)
-    parts += ["## Claims", ONE_TASK if alone else HOW_JUDGED, told] if counted else []
-    parts += (
-        ["## Properties", "\n".join(_claim(claim, f"**{claim.verdict}**: ") for claim in properties)]
-        if properties
-        else []
-    )
+    told = "\n".join(_claim(claim, "" if alone else f"**{claim.verdict}**: ") for claim in claims)
+    parts += ["## Claims", ONE_TASK if alone else HOW_JUDGED, told] if claims else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -118,10 +118,9 @@ class Claim(Rows):
 
     `each`: a claim for each value of these columns, one family.  `statistic`: of the two sides their difference over common
     cells, the difference of two groups' means that share units (`contrast`), or their rank correlation.  `reduction`: beside
-    the difference it is told how much lower the second side is in proportion.  `limit`: a number, or the name of a fact.
+    the difference it is told how much lower the second side is in proportion.
     `scale`: how {mean}, {interval} and exceptions are told: of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
-    and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so; `exceptions`: what
-    does not follow the claim besides its tasks.  A `property` holds by construction and is not counted: every row fulfils it.
+    and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so.
 
     A frame {data}_published has the publication's own values, to be judged alike; {data}_drawn has samples of the test rows of
     a run with one task.
@@ -136,19 +135,16 @@ class Claim(Rows):
     units: list[str] = ["task"]
     statistic: Literal["difference", "contrast", "correlation"] = "difference"
     rule: Literal["above", "below"] = "above"
-    limit: float | str = 0.0
+    limit: float = 0.0
     scale: Literal["percent", "number", "fisher"] = "percent"
     reduction: Reduction | None = None
     void: str = ""
-    exceptions: str = ""
     given: list[str] = []
     family: str = ""
     figure: str = ""
     fields: dict[str, Cell] = {}
     size: str = ""
     paper: Paper | None = None
-    plot: str = ""
-    property: bool = False
 
 
 class Level(Rows):
@@ -166,7 +162,7 @@ class Figure(Rows):
     says where there are no rows to draw, for a file that DVC wants in any case.
     """
 
-    kind: Literal["dots", "lines", "paths", "scatter", "heatmap"]
+    kind: Literal["dots", "lines", "paths", "heatmap"]
     title: str
     caption: str
     value: str = ""
@@ -223,16 +219,7 @@ def read_spec(path: Path) -> Spec:
     try:
         return Spec(**load_yaml(path, SpecError), path=path)
     except ValidationError as problem:
-        raise SpecError("\n".join(f"{path}: {_line(error)}" for error in problem.errors())) from None
-
-
-def _line(error: Mapping[str, Any]) -> str:
-    """One line for one finding of pydantic: dotted key, and what is allowed there."""
-    if error["type"] != "extra_forbidden":
-        return plain_problem(error, "", Spec).removeprefix(".")
-    sections = (Spec, Table, Cell, Control, Claim, Reduction, Paper, Level, Figure)
-    known = {name for section in sections for name in section.model_fields}
-    return f"{'.'.join(map(str, error['loc']))}: unknown key{did_you_mean(error['loc'][-1], known)}"
+        raise SpecError("\n".join(f"{path}: {plain_problem(error, '', Spec)}" for error in problem.errors())) from None
 
 
 def load_frames(folder: Path, paper: Path | None = None) -> Frames:
