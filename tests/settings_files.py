@@ -27,13 +27,12 @@ def lay_out_settings(*several: dict[str, Any], folder: Path = Path()) -> None:
 def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
     """Change the files of a folder by these settings, which have to be right."""
     yaml = YAML()
-    for section, part in settings.items():
-        file = folder / params_file(owner_of(section))
-        document = yaml.load(file)
-        kind = PIPELINES[owner_of(section)].SECTIONS[section]
-        for key, value in profile.flatten(section, part, kind).items():
-            *above, last = key.split(".")
-            reduce(getitem, above, document)[last] = value
+    for pipeline in {owner_of(section) for section in settings}:
+        document = yaml.load(file := folder / params_file(pipeline))
+        for section in (name for name in settings if owner_of(name) == pipeline):
+            for key, value in profile.flatten(section, settings[section], PIPELINES[pipeline].SECTIONS[section]).items():
+                *above, last = key.split(".")
+                reduce(getitem, above, document)[last] = value
         yaml.dump(document, file)
     load_all(folder)
 

@@ -123,7 +123,7 @@ def is_there(path: str) -> bool:
         any((ROOT / top / f"{plain}{end}").exists() for top in (".", "stages", "docs") for end in ("", ".py"))
         or plain in (str(paths.PAGE), *INSIDE)
         or any(lies_in(example, made) for made in MADE)
-        or plain.startswith(("data/local/", "models/local/", ".dvc/"))
+        or plain.startswith(("data/local/", "models/local/", ".dvc/", ".venv/"))
     )
 
 

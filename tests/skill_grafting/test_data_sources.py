@@ -16,7 +16,6 @@ from skill_grafting.data.hub import load_hub
 from skill_grafting.data.local import load_local
 from skill_grafting.data.packaged import load_packaged
 from skill_grafting.data.prompts import Prompt
-from skill_grafting.data.sampling import draw_sample
 from skill_grafting.data.tables import build_table
 from skill_grafting.data.tasks import HubSource, TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, ModelError
@@ -24,7 +23,7 @@ from skill_grafting.io import read_json
 from skill_grafting.models.folders import find_checkpoint
 from stages import fetch as stage
 from stages.workflow.core import paths
-from tests.settings_files import lay_out_settings, own_settings
+from tests.settings_files import lay_out_settings
 
 SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])
 PROMPT = Prompt(template="{sentence1} {mask} {sentence2}", verbalizer={"negative": "No", "positive": "Yes"})
@@ -392,15 +391,6 @@ def test_sentences_of_one_review_and_answers_to_one_question_stay_on_one_side(fe
     assert groups in (None, len({*group_of.values()}))
     # a sentence such as "i love it." may stand in two reviews, and only one of them is remembered here
     assert len(train & test) <= shared < len(test) < len(texts(tables[name], "test"))
-
-
-def test_every_class_of_the_default_run_has_its_64_examples_and_as_many_for_dev_and_about_as_many_test_rows(tables):
-    for name in NEWER:
-        tests = Counter(row["label"] for row in tables[name].rows if row["split"] == "test")
-        assert max(tests.values()) < 1.7 * min(tests.values()), name
-        sample = draw_sample(tables[name].rows, SPECS[name].labels, name, 13, own_settings()["data"])
-        found = [Counter(row["label"] for row in sample[split]) for split in ("train", "dev")]
-        assert found == [dict.fromkeys(SPECS[name].labels, 64)] * 2
 
 
 def test_only_the_pair_determines_the_label(tables):

@@ -186,15 +186,7 @@ def do_optimizer(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None
         assert equal(torch.where(inside, before[name], weight.detach()), before[name])
 
 
-def do_sets(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None:
-    one, other = find(dice, base, tuned), find(dice, base, tuned)
-    join, wanted = dice.choice([(lambda a, b: a | b, torch.logical_or), (lambda a, b: a & b, torch.logical_and), (lambda a, b: a - b, lambda a, b: a & ~b)])
-    made, sides = join(one, other).dense(), (one.dense(), other.dense())
-    assert all(torch.equal(made[name], wanted(sides[0][name], sides[1][name])) for name in made)
-    assert (one == other) == all(torch.equal(sides[0][name], sides[1][name]) for name in made) and len(~one) + len(one) == one.region.size
-
-
-DO = [do_graft, do_grafted, do_grafted, do_merge, do_optimizer, do_sets]
+DO = [do_graft, do_grafted, do_grafted, do_merge, do_optimizer]
 
 
 def calls(count: int, start: int = 0) -> tuple[Counter, list[str]]:

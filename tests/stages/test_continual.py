@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import MaskError, ModelError
+from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
@@ -81,9 +81,8 @@ def weights_of(made: Naive) -> dict[str, Tensor]:
 # --- One task at a time ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(after_main, mode):
-    after_main(mode)
+def test_the_first_task_of_a_naive_sequence_is_its_own_fine_tuning_bit_for_bit(after_main):
+    after_main(mode := "standard")
     for order in (ORDER, ORDER[::-1]):
         made = learner("naive", mode, order)
         for place, task in enumerate(order):
@@ -134,9 +133,8 @@ def test_a_changed_prediction_is_an_error(after_main):
         require_unchanged(done)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_grafting_moves_only_what_no_earlier_task_has(after_main, mode):
-    after_main(mode)
+def test_grafting_moves_only_what_no_earlier_task_has(after_main):
+    after_main(mode := "standard")
     before, made = weights_of(learner("grafting", mode)), learned("grafting", mode, ["toy"])
     first = weights_of(made)
     made.learn("pairs")
@@ -188,9 +186,8 @@ def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_
 # --- Replay and EWC --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(after_main, monkeypatch, mode):
-    after_main(mode)
+def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(after_main, monkeypatch):
+    after_main(mode := "prompt")
     naive = weights_of(learned("naive", mode))
     for method in ("replay", "ewc"):
         assert not same(weights_of(learned(method, mode)), naive)  # the control
@@ -296,13 +293,6 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(a
     assert all(row["n"] == TEST for row in rows.values())
     then, later = (logits.argmax(1) for logits in found["pairs"].logits["pairs"].values())
     assert rows["after_toy"]["agreement_with_own"] == (then == later).mean()
-
-
-def test_a_task_that_was_not_fine_tuned_is_named(after_main):
-    after_main("standard")
-    (paths.finetuned("toy", SEED) / "training.json").unlink()
-    with pytest.raises(ModelError, match=r"toy/training\.json: no such file"):
-        TaskSequence.open(ORDER, SEED, params("standard"), runtime())
 
 
 # --- Memory: pieces, stored rows, penalties ----------------------------------------------------------------------

@@ -227,10 +227,9 @@ def run(localizer: str, chosen: SimpleNamespace) -> None:
     transfer("sgd", localizer, str(chosen.skill.sparsities[0]), SEED, chosen, runtime())
 
 
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_every_region_and_union_is_tested_on_every_task(project_of, mode):
-    project_of(mode)
-    chosen = params(mode)
+def test_every_region_and_union_is_tested_on_every_task(project_of):
+    project_of("standard")
+    chosen = params()
     run("learned", chosen)
     axes = ("sgd", "learned", str(SIZE))
     for task in NAMES:

@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from html import escape as html_escape
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -18,13 +17,8 @@ from skill_grafting.io import write_text
 from stages.workflow import page
 from stages.workflow.page import NOT_RUN, OTHER, PAGE, REPRODUCTION, Section, build, read_sections
 from stages.workflow.report import plots, publish
-from stages.workflow.report.spec import fill
 
 ROOT = Path(__file__).parents[2]
-# titles of the main report's figures, and the table whose numbers they name
-TOLD = {"accuracy": "models", "calibration": "models", "frontier": "models", "ood": "ood"}
-
-
 @pytest.fixture(scope="module")
 def made():
     with pytest.MonkeyPatch.context() as patch:
@@ -59,6 +53,7 @@ def test_what_has_not_run_in_this_folder_is_one_folded_line(made, alone):
     assert alone[1].count("Not run in this folder: " + ", ".join(others)) == 1 and "Not run" not in made[1][PAGE]
     assert not any(section.sentence in alone[1] or f'id="{section.name}"' in alone[1] for section in made[0][1:])
     assert len(alone[1]) < len(made[1][PAGE]) / 5
+    assert "http" not in re.sub(r"http://www.w3.org", "", made[1][PAGE]), "it asks no network"
 
 
 def test_of_one_task_there_are_figures_in_place_of_verdicts_and_nothing_twice(made, alone):
@@ -78,47 +73,12 @@ def test_nothing_is_told_of_other_test_sets_where_there_are_none(made, alone):
     assert len(made[0][0].figures) == len(section.spec.figures), "the control"
 
 
-def test_titles_of_figures_have_the_numbers_of_tables(made):
-    section = made[0][0]
-    tables = dict(zip(("models", "kinds", "score", "ece", "ood", "masks"), section.tables, strict=True))
-    for figure, name in TOLD.items():
-        title = fill(section.spec, section.spec.figures[figure].title, figure, **section.facts)
-        [number] = re.findall(r"[-+]?\d+\.\d+", title)
-        cells = [cell for line in tables[name].lines for cell in line.cells]
-        if figure == "ood":  # the mean over tasks of a column of the table
-            place, by_task = tables["ood"].header.index("graft - FT"), {}
-            for line in tables["ood"].lines:
-                if line.kind == "ours":
-                    by_task.setdefault(line.cells[0].partition(" ")[0], []).append(float(line.cells[place]))
-            assert float(number) == pytest.approx(fmean(map(fmean, by_task.values())), abs=0.06), "of rounded numbers"
-        else:
-            assert number in cells, title
-
-
-def test_the_result_comes_first_and_what_is_out_of_date_last(made):
-    sections, texts = made
-    html = texts[PAGE]
-    assert re.search(r"<h1>(.*?)</h1>", html, re.DOTALL)[1].startswith(sections[0].sentence[:40])
-    places = [
-        html.index(part) for part in ("<h1>", "What the paper says", f'id="{sections[-1].name}"', "<footer>", "Commit ")
-    ]
-    assert places == sorted(places)
-    assert "http" not in re.sub(r"http://www.w3.org", "", html), "it asks no network"
-
-
 def test_each_claim_is_a_row_with_its_verdict_and_folded_details(made):
     sections, texts = made
     for section in sections:
         for claim in section.claims:
             assert claim.short in texts[REPRODUCTION] and f"{claim.verdict} |" in texts[REPRODUCTION]
     assert texts[PAGE].count('class="verdict') == sum(len(section.claims) for section in sections)
-
-
-def test_what_was_found_is_short_and_each_sentence_has_its_number_with_an_interval(made):
-    found = made[1][REPRODUCTION].partition("## What this project found")[2].partition("At the paper's size")[0]
-    sentences = [sentence for sentence in re.split(r"\.\s+(?:- )?(?=[A-Z])|\.\s*$", found.strip()) if sentence]
-    assert len(sentences) >= 6 and len(found.split()) <= 210
-    assert all(re.search(r"[\d.]+[^.]*\([-+\d.]+ to [-+\d.]+\)", sentence) for sentence in sentences), sentences
 
 
 def test_the_committed_reproduction_follows_from_the_committed_frames(made):

@@ -1,6 +1,5 @@
 """What all reports share: the records they read, statistics, and how a report.yaml becomes tables, claims and figures."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -201,17 +200,6 @@ def test_an_interval_excludes_just_the_limits_whose_p_value_is_below_5_percent(v
     value = estimate(cells(values, apart=0.0))
     if value.error and value.error > 1e-6 and min(abs(limit - value.low), abs(limit - value.high)) > 1e-6:
         assert (value.p_value(limit) < 0.05) == (not value.low <= limit <= value.high)
-
-
-@settings(max_examples=60, deadline=None)
-@given(some.lists(some.floats(0, 1), max_size=8))
-def test_holm_keeps_the_order_raises_none_above_1_and_lowers_none(p_values):
-    corrected = holm(p_values)
-    assert all(p - 1e-12 <= new <= 1 for p, new in zip(p_values, corrected, strict=True))
-    ranked = sorted(zip(p_values, corrected, strict=True))
-    assert all(first[1] <= second[1] + 1e-12 for first, second in pairwise(ranked))
-    if p_values:
-        assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
 
 
 # --- A report.yaml and its frames ------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
 import copy
 import math
-import re
 from collections.abc import Callable
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from skill_grafting.errors import DataError, GraftError, MaskError, ModelError, ParamsError
+from skill_grafting.errors import DataError, GraftError, ModelError, ParamsError
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
@@ -228,7 +227,7 @@ def read_values(cell, reader: GraftCell, name: str, mask: GraftMask) -> dict[str
     return values_of(reader.model)
 
 
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
+@pytest.mark.parametrize("mode", ["standard", "prompt"])
 def test_read_outs_differ_in_the_region_and_a_new_head_alone_whatever_was_read_before(make_cell, mode):
     cell = make_cell(mode)
     mask, reader, original = random_mask(cell.region, 300, 5), reader_of(cell), values_of(cell.load("pretrained"))
@@ -243,23 +242,6 @@ def test_read_outs_differ_in_the_region_and_a_new_head_alone_whatever_was_read_b
     for readout, found in once.items():
         assert all(torch.equal(found[name], original[name]) for name in outside), readout
         assert all(torch.equal(found[name], tuned[name]) == (readout != "retrain") for name in head), readout
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_the_ends_of_reading_are_the_two_models(make_cell, mode):
-    cell = make_cell(mode)
-    reader, full, empty = reader_of(cell), GraftMask.full(cell.region), GraftMask.empty(cell.region)
-    tuned = values_of(cell.load())
-    rows = reader.model.encode(cell.rows["test"][:40])
-    logits = {}
-    for name, mask in (("graft", full), ("prune", full), ("reset", empty), ("graft", empty), ("reset", full)):
-        values = read_values(cell, reader, name, mask)
-        whole = (name, mask) in (("graft", full), ("prune", full), ("reset", empty))
-        assert all(torch.equal(values[part], tuned[part]) for part in cell.region.shapes) == whole
-        logits.setdefault(whole, []).append(predict(reader.model, rows))
-    for found in logits.values():
-        assert all(torch.equal(found[0], other) for other in found)
-    assert not torch.equal(logits[True][0], logits[False][0]), "control"
 
 
 def test_retraining_chooses_a_learning_rate_of_its_own_on_dev_and_sees_the_same_examples(make_cell):
@@ -287,9 +269,8 @@ def again(mode: str, watch: Callable[[LabelModel], Callable[[], object]]) -> dic
 # --- Fine-tuning watched
 
 
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(after_main, mode):
-    after_main(mode)
+def test_training_that_is_looked_at_at_every_step_ends_at_the_fine_tuned_model_bit_for_bit(after_main):
+    after_main(mode := "standard")
     sets = {"toy": training_cell(mode).rows["dev"], train_set("toy"): training_cell(mode).rows["train"]}
     seen = Trace(range(1, 26), sets, [*read_json(paths.PRETRAINED / "anatomy.json")["groups"]])
     after, unwatched = again(mode, seen.watch), values_of(finetune(training_cell(mode), WATCHED).model)
@@ -305,9 +286,8 @@ def record_of(stage: str, *axes: str) -> tuple[dict, Any]:
     return read_json(record), read_predictions(logits)
 
 
-@pytest.mark.parametrize("mode", ["standard", "prompt"])
-def test_the_record_of_a_trajectory(after_main, mode):
-    after_main(mode)
+def test_the_record_of_a_trajectory(after_main):
+    after_main(mode := "prompt")
     assert "3 checkpoints, 2 regions of step 15" in trace("toy", SEED, params(mode), runtime())
     record, predictions = record_of("trajectory")
     for variants in predictions.logits.values():
@@ -379,9 +359,7 @@ def test_checkpoints_are_evenly_apart_and_end_with_the_last_step(steps, every, d
 GRAFTS = (GRAFTED, MOVEMENT_GRAFTED)
 
 
-@pytest.mark.parametrize(
-    ("paradigm", "mode"), [("sgd", "standard"), ("adamw", "standard"), ("adamw_l1", "standard"), ("standard", "prompt")]
-)
+@pytest.mark.parametrize(("paradigm", "mode"), [("adamw_l1", "standard"), ("standard", "prompt")])
 def test_the_record_of_a_paradigm(after_main, paradigm, mode):
     after_main(mode)
     before = {path.name for path in paths.FINETUNED.rglob("*")}
@@ -433,28 +411,6 @@ def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
     }
     for name, changed in changes.items():
         assert vars(settings_of(name, plain, ADAMW)) == vars(plain) | changed
-
-
-TINY = {
-    "sweep.sparsities": (lambda *rest: [*sweep("movement", *rest)], {"sweep": sweep_settings(0.02, 1e-9)}),
-    "paradigm.sparsities": (
-        lambda *rest: finetune_and_graft("adamw", *rest),
-        {"paradigm": paradigm_settings(sparsities=[1e-9])},
-    ),
-    "trajectory.checkpoints.sparsities": (trace, {"trajectory": trajectory_settings(sparsities=[1e-9])}),
-}
-
-
-@pytest.mark.parametrize("setting", TINY)
-def test_a_region_of_less_than_one_parameter_is_one_clear_error_that_stores_nothing(after_main, setting):
-    after_main("standard")
-    run, changes = TINY[setting]
-    with pytest.raises(
-        MaskError, match=rf"^{re.escape(setting)}: 1e-09 of [\d,]+ graftable parameters is less than one"
-    ) as end:
-        run(TASK, SEED, params(**changes), runtime())
-    assert "\n" not in str(end.value)
-    assert not paths.SWEEP.exists() and not (paths.METRICS / setting.partition(".")[0]).exists()
 
 
 # --- Parameter-efficient methods
@@ -541,12 +497,8 @@ def changed(before: dict[str, Tensor], model: LabelModel) -> set[str]:
     return {name for name, value in after.items() if name not in before or not torch.equal(before[name], value)}
 
 
-def of_each(test):
-    """Of every method in every kind of model."""
-    return pytest.mark.parametrize("method", METHODS)(pytest.mark.parametrize(("kind", "mode"), KINDS)(test))
-
-
-@of_each
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
 def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method):
     model, size = load(kind, mode), 3
     examples = model.encode(toy_rows(20))
@@ -563,7 +515,8 @@ def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(loa
     assert float((predict(model, examples) - plain).abs().max()) > 1e-3, "control: what was inserted is used"
 
 
-@of_each
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "mode"), [("bert", "standard"), ("gpt2", "autoregressive")])
 def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_model(load, kind, mode, method):
     model, other = load(kind, mode), load(kind, mode)
     before, head = every_value(model), {name for name, group in groups_of(model).items() if group == "head"}
@@ -583,8 +536,7 @@ def test_only_what_was_inserted_and_the_head_move_and_can_be_put_into_another_mo
     assert {groups[name] for name in trained} == ({"layers", "head"} if mode == "standard" else {"layers"})
 
 
-@pytest.mark.parametrize("rank", [1, 4])
-@pytest.mark.parametrize(("kind", "path"), [("bert", "bert.encoder.layer.0.attention.self.query"), ("gpt2", "transformer.h.0.attn.c_attn")])  # fmt: skip
+@pytest.mark.parametrize(("kind", "path", "rank"), [("bert", "bert.encoder.layer.0.attention.self.query", 1), ("gpt2", "transformer.h.0.attn.c_attn", 4)])
 def test_lora_adds_twice_b_a_at_any_rank(load, kind, path, rank):
     model = load(kind, "prompt" if kind == "bert" else "autoregressive")
     plain = copy.deepcopy(model.model.get_submodule(path))
@@ -653,8 +605,7 @@ def trained_cell(folder, mode, name, seed=0, on_step=lambda: None, steps=12, rat
     return train_efficiently(cell, name, plans_of(training, {"batch_size": 8, "steps": steps}), on_step)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("kind", "mode"), [("bert", "standard"), ("gpt2", "autoregressive")])
+@pytest.mark.parametrize(("kind", "mode", "method"), [*(("bert", "standard", method) for method in METHODS), ("gpt2", "autoregressive", "lora")])
 def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest(imported, kind, mode, method):
     folder, anatomy = imported(kind, mode)
     steps = []
@@ -693,15 +644,6 @@ def test_terms_computed_by_hand():
     assert any_mask == pytest.approx(5 * (32 * math.log(2) + math.log(85_000_000)))
     assert log_models(5, values=2) == pytest.approx(5 * math.log(2))
     assert lacking(0.2, 0.15) == pytest.approx(0.05) and lacking(0.1, 0.15) == 0, "better than the other lacks nothing"
-
-
-def test_it_grows_with_the_parameters_and_falls_with_examples_and_doubt():
-    by_size = [variance_term(log_models(s), 1000, 0.1) for s in (0, 1, 10, 100)]
-    by_examples = [variance_term(SMALL, n, 0.1) for n in (1, 10, 100, 1000)]
-    by_delta = [variance_term(SMALL, 1000, delta) for delta in (0.001, 0.01, 0.1, 0.9)]
-    assert all(left < right for left, right in pairwise(by_size))
-    assert all(left > right for row in (by_examples, by_delta) for left, right in pairwise(row))
-    assert by_examples[0] == pytest.approx(10 * by_examples[2]), "like one over the root of the examples"
 
 
 def test_it_holds_for_a_class_that_can_be_counted():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torchmetrics.functional import matthews_corrcoef, spearman_corrcoef
-from transformers import BertModel, GPT2Model, LlamaModel, RobertaModel
+from transformers import BertModel, GPT2Model, LlamaModel
 
 from skill_grafting.errors import ParamsError, TrainingError
 from skill_grafting.grafting.region import Region
@@ -119,29 +119,19 @@ def close(left: dict[str, Tensor], right: dict[str, Tensor], factor: float = 1.0
     )
 
 
-WIDE = {"num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
 SMALL = {
     "num_hidden_layers": 12, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "depth", "size"),
-    [
-        (BertModel, {}, 12, 7_087_872),
-        (BertModel, WIDE, 24, 12_596_224),
-        (RobertaModel, {}, 12, 7_087_872),
-        (GPT2Model, {}, 12, 7_087_872),
-        (LlamaModel, SMALL, 12, 10_304),
-    ],
-)
-def test_layers_of_real_models_have_their_known_size_and_1_is_neither_10_nor_11(kind, changes, depth, size):
+@pytest.mark.parametrize(("kind", "changes", "size"), [(BertModel, {}, 7_087_872), (GPT2Model, {}, 7_087_872), (LlamaModel, SMALL, 10_304)])
+def test_layers_of_real_models_have_their_known_size_and_1_is_neither_10_nor_11(kind, changes, size):
     with torch.device("meta"):
         model = kind(kind.config_class(**changes))
     blocks = ("encoder.layer.", "h.", "layers.")
     region = Region({name: tuple(value.shape) for name, value in model.named_parameters() if name.startswith(blocks)})
     layers = by_layer(region)
-    assert [*layers] == [*range(depth)] and sorted(names_of(layers)) == sorted(region.shapes)
+    assert [*layers] == [*range(12)] and sorted(names_of(layers)) == sorted(region.shapes)
     for chosen in ((1,), (10,), (11,), (1, 10), (1, 10, 11), (0, 2, 4, 6, 8)):
         mask = whole_layers(region, chosen)
         assert {*mask.indices} == {name for layer in chosen for name in layers[layer]}
@@ -219,9 +209,8 @@ def test_aggregations_are_what_their_names_say():
     assert layer_scores({"a": torch.tensor([1.0, 2.0**-30])}, 1, {0: ["a"]})["trace"] == [1 + 2.0**-30], "in float64"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_score_is_the_mean_over_single_examples_before_the_norm_whatever_the_padding(cell, model, target):
-    examples = model.encode([*ROWS["train"][:5], {**ROWS["train"][0], "sentence1": "a " * 25}])
+def test_the_score_is_the_mean_over_single_examples_before_the_norm_whatever_the_padding(cell, model):
+    target, examples = "empirical", model.encode([*ROWS["train"][:5], {**ROWS["train"][0], "sentence1": "a " * 25}])
     names = names_of(cell.layers)
     together = squared_gradients(model, examples, names, target)
     single = [squared_gradients(model, [example], names, target) for example in examples]
@@ -307,7 +296,7 @@ def before(anatomy: Any) -> dict[str, Tensor]:
     return read_tensors(paths.PRETRAINED, anatomy.names([LAYERS, "embeddings", "pooler"]))
 
 
-@pytest.mark.parametrize("layers", [(1,), (10,), (11,), (1, 10)])
+@pytest.mark.parametrize("layers", [(1,), (1, 10)])
 def test_one_step_moves_exactly_the_selected_layers(cell, layers):
     after = trained(layers, max_steps=1, warmup_steps=0)
     moved = {name for name, values in before(cell.anatomy).items() if not torch.equal(values, after[name])}
