@@ -506,7 +506,7 @@ def _ways(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tradeoff(frames: Frames) -> pd.DataFrame:
-    """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line."""
+    """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line, of tasks that all have."""
     sweep, wise = frames["sweep"], frames["wise"]
     own = sweep[(sweep.localizer == LEARNED) & (sweep.variant == GRAFTED)]
     parts = [own.assign(model="graft by size", point=own.sparsity)]
@@ -515,7 +515,9 @@ def _tradeoff(frames: Frames) -> pd.DataFrame:
     rest = frames["models"].query("group in ['peft', 'end']")
     rows = pd.concat([*parts, rest.assign(model=rest.method, point=0.0)], ignore_index=True)
     means = rows.groupby(["model", *CELL, "point", "where"], sort=False).score.mean().unstack()
-    return means.reindex(columns=["id", "ood"]).dropna().reset_index()
+    tested = means.reindex(columns=["id", "ood"]).dropna().reset_index()
+    of_all = tested[tested.groupby("task").model.transform("nunique") == tested.model.nunique()]
+    return of_all.assign(smallest=(of_all.model == "graft by size") & (of_all.point == own.sparsity.min()))
 
 
 # --- Values of notes, titles and claims ----------------------------------------------------------------------------
