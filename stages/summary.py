@@ -238,7 +238,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "ood": ood,
         "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
-        "confidence": confidence[confidence.low >= lowest].merge(named, on="task"),
+        "confidence": confidence[confidence.low >= lowest].assign(low=lambda bars: 100 * bars.low).merge(named, on="task"),
         "sure": sure,
         # dev chooses an alpha of WiSE-FT in each cell; all of them are one point
         "frontier": frontier.assign(alpha=frontier.alpha.where(frontier.method == WISE_GRAFT)).merge(named, on="task"),
@@ -344,7 +344,7 @@ def _source(rows: pd.DataFrame) -> str:
 
 def _wording(generative: bool) -> dict[str, str]:
     """The words for scores and predictions."""
-    meaning = "greedy decoding writes the whole completion and its end token, in share of the test rows"
+    meaning = "the share of test rows for which greedy decoding writes the whole completion and its end token"
     return {
         "score_title": "Exact match" if generative else "Test score",
         "ood_title": "exact match" if generative else "score",
@@ -366,14 +366,14 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
         "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
         "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
-        "marks": ", ".join(marked) + ", the others accuracy" if marked else "",
+        "marks": ", ".join(marked) + "; accuracy for all others" if marked else "",
         "macro": ", ".join(macro),
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "left_out": left_out(scores[scores.variant == GRAFTED].gain, run.least_gain),
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "searched": _searched(masks),
-        "with_head": ", and a trained head of {:,.0f},".format(*heads)
+        "with_head": " with a trained head of {:,.0f} parameters".format(*heads)
         if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
         else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
@@ -394,8 +394,8 @@ def _searched(masks: pd.DataFrame) -> str:
         return ""
     start, end = masks.loss_start.mean(), masks.loss_end.mean()
     higher = ", ".join(f"{row.task}-{row.seed}" for row in masks[masks.loss_end > masks.loss_start].itertuples())
-    where = f"above where it began in {higher}" if higher else "no higher in any"
-    return f"from {start:.3g} to {end:.3g}, mean over {counts(cell=len(masks))}; it ended {where}"
+    where = f"above its start in {higher}" if higher else "no higher than it began in any of them"
+    return f"from {start:.3g} to {end:.3g}, mean over {counts(run=len(masks))}; it ended {where}"
 
 
 @stage

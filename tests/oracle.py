@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-MOST = "what moved most"
-PAIRS = [("learned", "movement", MOST), ("attribution", "movement", MOST), ("learned", "fish", "the FISH mask"), ("learned", "bias", "biases")]
+PAIRS = [("learned", "movement", "movement grafts"), ("attribution", "movement", "movement grafts"), ("learned", "fish", "FISH grafts"), ("learned", "bias", "grafts of biases")]
 
 
 def means(name: str, by: str, value: str, where: str) -> pd.DataFrame:
@@ -26,13 +25,13 @@ def main_claims():
     constant = means("scores", "variant", "constant", "n > 0").finetuned
     yield "control", "", score.finetuned - np.maximum(score.pretrained, constant), 0.0
     few = pd.read_csv("plots/tasks.csv").set_index("task").labels == 2
-    yield "kept 95", "Grafted, it keeps 95 %", kept.grafted, 0.95
-    yield "kept 90", "Grafted, it keeps 90 %", kept.grafted, 0.9
-    yield "kinds", "On tasks of two labels it keeps", kept.grafted[few], 0.95
-    yield "kinds", "On tasks of more labels it keeps", kept.grafted[~few], 0.95
-    yield "gain", "Grafted, the region brings 95 %", gain.grafted, 0.95
-    yield "ece", "its ECE is lower than the fine-tuned", ece.finetuned - ece.grafted, 0.0
-    yield "calibration", "One temperature", ece.grafted - ece.finetuned_tempered, 0.0
+    yield "kept 95", "| A graft of 1.00 % keeps 95 %", kept.grafted, 0.95
+    yield "kept 90", "| A graft of 1.00 % keeps 90 %", kept.grafted, 0.9
+    yield "kinds", "On tasks with two labels the graft keeps", kept.grafted[few], 0.95
+    yield "kinds", "On tasks with more labels the graft keeps", kept.grafted[~few], 0.95
+    yield "gain", "| The graft keeps 95 % of what", gain.grafted, 0.95
+    yield "ece", "better calibrated than the fine-tuned", ece.finetuned - ece.grafted, 0.0
+    yield "calibration", "Temperature scaling", ece.grafted - ece.finetuned_tempered, 0.0
     yield "calibration", "lower than that of WiSE-FT", ece.wise_ft - ece.grafted, 0.0
     yield "agreement", "agree on 86 %", agree.grafted, 0.86
     yield "localizer", "graft scores higher than the movement graft", score.grafted - score.movement_grafted, 0.0
@@ -46,14 +45,14 @@ def study_claims():
         own, at = f"sparsity == {size} and variant == 'grafted' and where == ", f"{100 * size:.2f} %"
         score, ece, kept = (means("study/sweep", "localizer", name, f"{own}'id'") for name in ("score", "ece", "retained"))
         for a, b, rival in PAIRS:
-            yield f"{a} {b}", f"Grafts on the {a} region score higher than on {rival}, at {at}", score[a] - score[b], 0.0
+            yield f"{a} {b}", f"{a.capitalize()} grafts score higher than {rival}, at {at}", score[a] - score[b], 0.0
         yield "kept", f"A learned graft of {at} keeps 95 %", kept.learned, 0.95
         yield "ece", f"ECE is higher than that of its learned graft of {at}", tuned - ece.learned, 0.0
         far = means("study/sweep", "localizer", "score", f"{own}'ood'").learned - elsewhere
-        yield "ood", f"shift of distribution a learned graft of {at} scores higher than the fine-tuned", far.dropna(), 0.0
+        yield "ood", f"distribution shift a learned graft of {at} scores higher than the fine-tuned", far.dropna(), 0.0
         rows = pd.read_csv("plots/study/task_overlap.csv").query(f"localizer == 'learned' and sparsity == {size}")
         over = rows.assign(over=rows.overlap - rows.chance).groupby(["first", "second"]).over.mean()
-        yield "overlap", f"Learned regions of {at} of two tasks share", over, 0.0
+        yield "overlap", f"Learned masks of {at} of two tasks overlap", over, 0.0
 
 
 def judged(values: pd.Series, limit: float) -> tuple[int, float, float, float]:

@@ -16,7 +16,7 @@ from skill_grafting.metrics.gain import gained, relative_gain
 from skill_grafting.metrics.overlap import share_inside
 from skill_grafting.metrics.predictions import first_rows, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import small_percent, words
+from skill_grafting.words import percent, small_percent, words
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
@@ -126,7 +126,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return frames | {
         "level": levels,
         "levels": levels.melt([*LEVELS[:4]], ["pretrained", "single", "joint"], "model", "accuracy"),
-        "gain": gains,
+        "gain": gains.assign(told=gains.matrix.map(_gains_told(effects)).fillna("")),
         "effects": effects,
         "pairs": pairs,
         "grid": pairs[pairs.kind.isin(["one model, two tasks", "two seeds, one task"])].sort_values(
@@ -201,16 +201,29 @@ def matrices(gains: pd.DataFrame, effects: pd.DataFrame, levels: pd.DataFrame, l
         cells = pd.concat(best, axis=1).dropna()
         gained = levels[levels.paradigm == paradigm].gained
         rows.append({
-            "matrix": matrix, "best": f"{(cells.iloc[:, 0] > cells.iloc[:, 1]).sum()} of {len(cells)} cells",
+            "matrix": matrix, "best": f"{(cells.iloc[:, 0] > cells.iloc[:, 1]).sum()} of {len(cells)} runs",
             "left_out": left_out(gained.where(gained), least, "the joint model"),
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["matrix", "best", "left_out"])
 
 
+def _gains_told(effects: pd.DataFrame) -> dict[str, str]:
+    """Of each matrix, what tasks gain from their own masks and from all others, means over tasks."""
+    by_task = effects.groupby(["matrix", "region", "target"], sort=False).gain.mean()
+    kinds = ("own region", "other regions")
+    means = by_task.groupby(level=[0, 1], sort=False).mean().unstack().reindex(columns=[*kinds])
+    shares = means.map(lambda share: percent(None if pd.isna(share) else share, 0))
+    rows = shares.itertuples(name=None)
+    return {
+        matrix: f"A task's own mask recovers {own} % of the joint model's gain, other tasks' masks {others} % ({matrix})"
+        for matrix, own, others in rows
+    }
+
+
 def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
     """Groups of similar tasks, test rows by task, and joint models."""
     similar = [
-        f"similar, as the group {name} has them: {', '.join(own.task)}"
+        f"similar tasks of the group {name}: {', '.join(own.task)}"
         for name, own in groups.groupby("group", sort=False)
     ]
     return pd.DataFrame([{

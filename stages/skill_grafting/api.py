@@ -1,6 +1,6 @@
 """Skill grafting for any two torch modules of one architecture: `base`, and `tuned`, which was fine-tuned from it.
 
-Names of parameters are those of `named_parameters`, one name for tied ones.  Mistakes of the caller raise a GraftError.
+Parameters are named as in `named_parameters()`; tied parameters appear once.  A mistake of the caller raises a GraftError.
 """
 
 import copy
@@ -68,17 +68,22 @@ def localize(
     progress: bool | str = True,
     **settings: Any,
 ) -> GraftMask | dict[Any, GraftMask]:
-    """The mask of floor(sparsity * size) parameters by a method (see `methods`), or one of each size: {0.001: mask, ...}.
+    """Find the mask of floor(sparsity * size) parameters; a list of sizes gives a mask of each: {0.001: mask, ...}.
 
-    base, tuned: two modules, or the values of a region of each by name, or alone the pair of two checkpoints (see `read_pair`).
-    The region is all that moved but heads, tables of embeddings, output embeddings and poolers.  `parameters` says otherwise:
-    "all" that moved, groups such as "layers", glob patterns, or a function of the name; `heads` names heads beside the usual ones.
-    Methods that look at more than weights take gradients of `loss(model)`, a scalar, or of `loss(model, batch)` over
-    `batches`: of the mean, or of one batch after the other where they take steps; fish and talos square that of each batch, so
-    let each be one example.  The model is then a copy in eval mode, with the heads and buffers of `tuned`.  `dev(model)` is a
-    score to maximise: `learned` reads it on its way and keeps the best mask (the authors' rule), without it the last.
-    `settings` are the method's own, such as steps=50.  Equal seeds give equal masks; `mask.record` says how one was found.
-    A mask is smaller where a method has no more to select (bias), or ends earlier (threshold).
+    base, tuned: two modules, or the values of a region of each by name.  The pair of two checkpoints (see `read_pair`) takes the place
+    of both.  `method` is a name (see `methods`), and `settings` are the method's own, such as steps=50.
+
+    The region, which is what may be selected, is all that moved except heads, tables of embeddings, output embeddings and poolers.
+    `parameters` says otherwise: "all", groups such as "layers", glob patterns, or a function of the name.  `heads` names heads beside
+    the usual ones.
+
+    Methods that look at more than weights need `loss(model)`, a scalar, or `loss(model, batch)` with a list of `batches`.  They see a
+    copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so each
+    batch should be one example.  `dev(model)` is a score to maximise: `learned` keeps the mask of its best step (the authors' rule),
+    and without it that of the last step; settings that need dev then have no effect and are refused.
+
+    Equal seeds give equal masks.  `mask.record` says how a mask was found.  A mask is smaller than asked for if the method has no more
+    to select (bias) or ends earlier (threshold).
     """
     pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
@@ -109,11 +114,12 @@ def localize(
 def fisher(
     model: nn.Module, loss_per_example: Loss, examples: Iterable[Any], parameters: Parameters = None
 ) -> dict[str, Tensor]:
-    """The sum over examples of the squared gradient of each one's own loss: the diagonal of the Fisher information.
+    """The diagonal of the Fisher information: squared gradients of each example's own loss, summed over the examples.
 
-    `loss_per_example(model, example)` gives -log p(label) for the empirical one (FISH, surgical fine-tuning), or several losses
-    whose squares are added: -log p(c) * sqrt(p(c)) of all classes c, the root detached, for the expectation over the model's own
-    labels (TaLoS).  Name -> the shape of the parameter, of those chosen that require gradients; the mode is left as it is.
+    `loss_per_example(model, example)` gives -log p(label) for the empirical Fisher information (FISH, surgical fine-tuning).  It may also
+    give several losses, whose squared gradients are added: -log p(c) * sqrt(p(c)) for all classes c, with the root detached, is the
+    expectation over the model's own labels (TaLoS).  The result has a tensor of the parameter's shape for each name that is chosen
+    by `parameters` and requires gradients.  The model stays in the mode that it is in.
     """
     with torch.inference_mode(False), torch.enable_grad():
         if any(weight.is_inference() for weight in model.parameters()):

@@ -23,10 +23,10 @@ ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 def curve(
     base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[nn.Module], float]
 ) -> "DataFrame":
-    """`score(model)` of the graft of each mask, of the graft of the whole region, and of both models.
+    """Score the graft of each mask, the graft of the whole region, and both models by `score(model)`.
 
-    Columns: model (pretrained, finetuned, grafted, whole_region), sparsity, selected, score.  What scores lower as a graft of the
-    whole region than fine-tuned lies outside of the region.  The models come back as they were.
+    The table has the columns model (pretrained, finetuned, grafted, whole_region), sparsity, selected and score.  If the graft of the
+    whole region scores lower than the fine-tuned model, something outside of the region matters.  Both models are left as they were.
     """
     import pandas as pd
 
@@ -43,9 +43,10 @@ def curve(
 
 
 def plot_curve(table: "DataFrame", axes: "Axes | None" = None, label: str = "score") -> "Axes":
-    """Scores of grafts by size, the other models as lines across; columns model, sparsity, score and perhaps se, a standard error.
+    """Draw the table of `curve`: scores of grafts by size, and the other models as horizontal lines.
 
-    Bars are 95 % intervals (1.96 standard errors); the title tells the best graft.
+    If the table has a column `se` of standard errors, bars show 95 % confidence intervals (1.96 standard errors).  The title names the
+    best graft.
     """
     if axes is None:
         from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ EXPECTED = {
 
 
 class GraftError(Exception):
-    """Something the user can fix: the message says what, where, and what is allowed."""
+    """A mistake that the caller can fix; the message says what is wrong, where, and what is allowed."""
 
     def __str__(self) -> str:
         lines = printable(super().__str__()).split("\n")  # a library may quote the whole of a damaged file

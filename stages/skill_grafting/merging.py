@@ -58,12 +58,15 @@ def merge(
     strictness: float = 0.4,
     seed: int = 0,
 ) -> nn.Module:
-    """A new module of several: task -> (its fine-tuned model, its mask), or a patch; GraftMask.full merges a model whole.
+    """Merge several tasks into a new module.
 
-    mean, sum, sequence, largest: stitched grafts, where masks meet by this rule.  average, arithmetic, ties, dare, consensus:
-    base + alpha * what is made of the tasks' vectors within their masks.  `share` is what ties and dare (which need peft)
-    keep of each vector, 0.2 and 0.1, `strictness` the lambda of consensus.  Heads and buffers stay the base's: each task has its own.
-    Outside all masks, and where nothing moved, are the base's bits.  It takes one tensor of all tasks at a time.
+    tasks: task -> a patch, or (its fine-tuned model, its mask); GraftMask.full merges a model whole.
+    how: mean, sum, sequence and largest stitch the grafts, and this rule decides where masks overlap.  average, arithmetic, ties, dare
+    and consensus give base + alpha * what they make of the tasks' vectors within their masks.
+    share: what ties and dare (which need peft) keep of each vector, 0.2 and 0.1 by default; strictness: the lambda of consensus.
+
+    Heads and buffers stay those of the base, because each task has its own.  Outside all masks, and where nothing moved, the base's
+    bits stay.  Only one tensor of all tasks is in memory at a time.
     """
     if how not in (ways := (*RULES, *VECTORS)):
         raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, ways)}; known: {', '.join(ways)}")

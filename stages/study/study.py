@@ -486,8 +486,8 @@ def _curves(frames: Frames) -> pd.DataFrame:
     parts = {
         "learned graft": rows[rows.localizer == LEARNED],
         "graft of biases": rows[rows.localizer == BIAS],
-        "learned region, rest set to 0": alone.assign(region=100 * _selected_share(alone, ["sparsity"])),
-        "most moved, rest set to 0": pruned.assign(region=100 * pruned.sparsity),
+        "learned mask, rest set to 0": alone.assign(region=100 * _selected_share(alone, ["sparsity"])),
+        "movement mask, rest set to 0": pruned.assign(region=100 * pruned.sparsity),
     }
     return _tested(pd.concat([part.assign(curve=curve) for curve, part in parts.items()], ignore_index=True))
 

@@ -72,16 +72,16 @@ def line(reasons: Mapping[str, list[str]]) -> str:
     if not due:
         return f"Nothing to run: {len(reasons)} stages are up to date."
     seconds = [known[name][0] for name in due if name in known]
-    took = f"{sum(seconds) / 60:.1f} minutes the last time" if seconds else "never run on this machine"
-    new = f", without {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
-    return f"{len(due)} of {len(reasons)} stages to run, or to take from the cache: {took}{new}."
+    took = f"they took {sum(seconds) / 60:.1f} minutes the last time" if seconds else "none has run on this machine yet"
+    new = f", not counting {len(due) - len(seconds)} that never ran here" if 0 < len(seconds) < len(due) else ""
+    return f"{len(due)} of {len(reasons)} stages to run or to take from the cache; {took}{new}."
 
 
 def main() -> None:
     """Parse the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="python -m stages.workflow.plan", description="Say what a run would do.")
-    parser.add_argument("pipelines", nargs="*", help="folders of stages with a dvc.yaml; none for the main pipeline")
-    parser.add_argument("--stages", action="store_true", help="every single stage")
+    parser.add_argument("pipelines", nargs="*", help="such as study; default: the main pipeline")
+    parser.add_argument("--stages", action="store_true", help="a line for every single stage")
     asked = parser.parse_args()
     known = [name for name in PIPELINES if name]
     if unknown := [name for name in asked.pipelines if name not in known]:

@@ -144,10 +144,10 @@ def shifts_in_words(rows: pd.DataFrame) -> str:
 
 
 def left_out(gains: pd.Series, least: float, who: str = "fine-tuning") -> str:
-    """The cells without a relative gain: "; without 1 of 12 cells, in which fine-tuning gained less than 5 points"; empty for none."""
+    """The runs without a relative gain: "; without 1 of 12 runs (task and seed), in which fine-tuning gained less than 5 points"; empty for none."""
     missing = gains.isna().sum()
     return (
-        f"; without {missing} of {counts(cell=len(gains))}, in which {who} gained less than {100 * least:g} points"
+        f"; without {missing} of {counts(run=len(gains))} (task and seed), in which {who} gained less than {100 * least:g} points"
         * bool(missing)
     )
 

@@ -171,7 +171,7 @@ def test_other_test_sets_are_scored_too(here):
 
 def test_the_summary_says_what_is_measured(here):
     text = Path("metrics/summary.md").read_text()
-    for words in ("Exact match in %", "Tokens right in %", "Perplexity: mean", "of next-token probabilities"):
+    for words in ("Exact match in %", "Correct tokens in %", "Perplexity: mean", "of next-token probabilities"):
         assert words in text, words
     assert "examples per class" in text
     assert "accuracy" not in text.partition("Claims")[0] and "F1" not in text and "†" not in text

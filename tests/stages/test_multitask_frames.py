@@ -93,6 +93,6 @@ def test_a_matrix_says_where_another_region_is_better_and_what_is_left_out():
     changed = gains()
     changed.loc[(changed.source == "b") & (changed.target == "a"), "gain"] = 1.5
     [row] = matrices(changed, kinds_of_gains(changed), levels, 0.05).to_dict("records")
-    assert row["best"] == "4 of 6 cells"
+    assert row["best"] == "4 of 6 runs"
     assert {*changed["matrix"]} == {"SGD, learned, 1.00 %"}
-    assert row["left_out"] == "; without 1 of 3 cells, in which the joint model gained less than 5 points"
+    assert row["left_out"] == "; without 1 of 3 runs (task and seed), in which the joint model gained less than 5 points"

@@ -67,12 +67,12 @@ PLAN = {"fetch": [], "mask@a-1": ["modified graft.sparsity", "after fetch"], "ma
 
 
 def test_how_long_it_took_the_last_time_stands_beside_what_is_to_be_done(project):
-    assert line(PLAN) == "3 of 4 stages to run, or to take from the cache: never run on this machine."
+    assert line(PLAN) == "3 of 4 stages to run or to take from the cache; none has run on this machine yet."
     paths.DURATIONS.parent.mkdir(parents=True)
     notes = [{"stage": "mask@a-1", "seconds": 9, "mib": 1}, {"stage": "mask@a-1", "seconds": 60, "mib": 700}, {"stage": "ood@1", "seconds": 30}]  # fmt: skip
     paths.DURATIONS.write_text("\n".join(map(json.dumps, notes)))
     assert last_runs() == {"mask@a-1": (60, 700), "ood@1": (30, 0.0)}, "the last one counts"
-    told = "3 of 4 stages to run, or to take from the cache: 1.5 minutes the last time, without 1 that never ran here."
+    told = "3 of 4 stages to run or to take from the cache; they took 1.5 minutes the last time, not counting 1 that never ran here."
     assert line(PLAN) == told
     assert line({"fetch": []}) == "Nothing to run: 1 stages are up to date."
     grouped, single = drawn(single=False), drawn(single=True)

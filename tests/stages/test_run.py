@@ -386,7 +386,7 @@ def test_an_experiment_runs_side_by_side_and_dvc_keeps_it_unless_a_stage_fails(t
     before = Path("params.yaml").read_bytes()
     code, _, error = here("-S", "runtime.device=auto", "--name", "failed")
     assert code == 1 and Path("params.yaml").read_bytes() == before, "settings are put back"
-    assert "params.yaml: as before this experiment; the same command goes on where it ended" in error
+    assert "params.yaml: put back as before this experiment; the same command continues where it ended" in error
     assert "failed" not in said_by_dvc("exp", "list")
 
 

@@ -29,7 +29,11 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraftMask:
-    """A set of selected parameters of a region; `record` says how it was found: method, settings, losses by step, the step kept."""
+    """A set of selected parameters of a region, with the operators of sets: `|`, `&`, `-`, `~`, `len` and `==`.
+
+    indices: for each tensor with selected parameters its sorted flat indices, int64; record: how the mask was found (method, settings,
+    losses by step, the step that was kept).
+    """
 
     region: Region
     indices: dict[str, Tensor]
@@ -83,7 +87,7 @@ class GraftMask:
         return self.selected / self.region.size
 
     def by_module(self, depth: int | None = None) -> dict[str, int]:
-        """Number of selected parameters of each module of the region, in its order, 0 where there are none.
+        """Number of selected parameters of each module of the region, in its order, 0 if there are none.
 
         A module is a parameter's name without its last part; `depth` keeps that many parts of it.
         """
@@ -94,15 +98,15 @@ class GraftMask:
         return modules
 
     def __and__(self, other: "GraftMask") -> "GraftMask":
-        """What both masks select; MaskError unless they are of one region."""
+        """What both masks select; raises MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: mine[torch.isin(mine, theirs)])
 
     def __or__(self, other: "GraftMask") -> "GraftMask":
-        """What either mask selects; MaskError unless they are of one region."""
+        """What either mask selects; raises MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
 
     def __sub__(self, other: "GraftMask") -> "GraftMask":
-        """What this mask selects and the other doesn't; MaskError unless they are of one region."""
+        """What this mask selects and the other doesn't; raises MaskError unless they are of one region."""
         return self._joined(other, lambda mine, theirs: mine[~torch.isin(mine, theirs)])
 
     def __invert__(self) -> "GraftMask":
@@ -128,7 +132,7 @@ class GraftMask:
         return self == other
 
     def dense(self) -> dict[str, Tensor]:
-        """Name -> bool of the tensor's shape, True where the mask selects; of every tensor of the region."""
+        """A boolean tensor for every parameter of the region, True where the mask selects, by name and in the parameter's shape."""
         whole = {name: torch.zeros(prod(shape), dtype=torch.bool) for name, shape in self.region.shapes.items()}
         for name, indices in self.indices.items():
             whole[name][indices] = True
@@ -141,7 +145,7 @@ class GraftMask:
         return both / either if either else 0.0
 
     def save(self, path: str | Path) -> None:
-        """Write the mask, without the values it selects, to a safetensors file, which `load_mask` reads; no folder is replaced."""
+        """Write the mask, without the selected values, to a safetensors file that `load_mask` reads."""
         about = {"found": self.record}
         write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), about)
 

@@ -16,7 +16,7 @@ from .region import Region, Tensors
 
 
 def load_mask(path: str | Path) -> GraftMask:
-    """The mask of a file of `GraftMask.save`, of the pipeline or of a patch; MaskError if it is missing or damaged."""
+    """Read the mask in a file of `GraftMask.save`, of the pipeline or of a patch; raises MaskError if it is missing or damaged."""
     region, indices = read_indices(Path(path))
     mask = GraftMask.from_region_indices(region, torch.from_numpy(indices))
     return replace(mask, record=read_header(Path(path)).get("found") or {})

@@ -1,7 +1,7 @@
 """Grafts of two torch modules of one architecture: a pretrained `base`, and `tuned`, which was fine-tuned from it.
 
 Heads are copied whole, since a new one has no pretrained values: all parameters of a top-level module named in HEADS, unless
-they are in the region.  So do buffers that differ, such as the running statistics of BatchNorm.  All other parameters outside
+they are in the region.  So are buffers that differ, such as the running statistics of BatchNorm.  All other parameters outside
 the mask are the base's.
 """
 
@@ -23,9 +23,10 @@ Changes = list[tuple[str, Tensor | None, Tensor]]
 
 
 def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
-    """A new module: fine-tuned values inside the mask, pretrained ones outside (equation 1), bit for bit.
+    """Make a new module with fine-tuned values inside the mask and pretrained values outside (equation 1), bit for bit.
 
-    Heads (HEADS), buffers that differ, such as the running statistics of BatchNorm, and extra states are those of `tuned`, whole.
+    Heads, buffers that differ (such as the running statistics of BatchNorm) and extra states are taken from `tuned` whole.  Raises
+    ModelError if the models or the mask don't fit each other.
     """
     changes = changes_of(base, tuned, mask)
     model = copied(base)
@@ -36,7 +37,7 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
 
 @contextmanager
 def grafted(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Iterator[nn.Module]:
-    """The base itself as `graft` makes it inside `with`; afterwards what was swapped and buffers are as before (see `swapped`)."""
+    """Turn the base itself into the graft inside `with`; afterwards it is as before, bit for bit, whatever happened."""
     places, extra = places_in(base, changes_of(base, tuned, mask)), extra_states(base)
     with swapped(unwrapped(base), places):
         try:

@@ -17,7 +17,7 @@ from .registry import Localizer
 
 
 class Attribution(Localizer):
-    """Those that save most loss, to first order."""
+    """The parameters whose movement lowers the loss most, to first order."""
 
     needs_model = True
 

@@ -16,7 +16,7 @@ def biases(region: Region) -> list[str]:
 
 
 class Bias(Localizer):
-    """Biases that moved most; fewer if there are fewer."""
+    """The biases that moved most, or all biases if there are fewer."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k biases that moved most; all biases if there are fewer than k."""

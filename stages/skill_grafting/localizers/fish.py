@@ -10,7 +10,7 @@ from .registry import Localizer
 
 
 class Fish(Localizer):
-    """Those of the largest empirical Fisher information before fine-tuning."""
+    """The parameters with the largest empirical Fisher information before fine-tuning."""
 
     needs_model = True
 

@@ -20,7 +20,7 @@ START_PART = 3
 
 
 class Grown(Movement):
-    """Those that moved most, then what the graft gains most from."""
+    """The parameters that moved most, then those that the graft gains most from."""
 
     needs_model = True
 

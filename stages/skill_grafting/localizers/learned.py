@@ -48,7 +48,7 @@ SUMMED_BATCH = 8
 
 
 class Learned(Movement):
-    """Those that are learned, from a base of those that moved most."""
+    """The parameters that the paper's method learns, starting from those that moved most."""
 
     needs_model = True
 

@@ -13,7 +13,7 @@ from .registry import Localizer
 
 
 class Lota(Localizer):
-    """Those that moved most, a lottery ticket; fewer if fewer moved."""
+    """The parameters that moved most (a lottery ticket), or fewer if fewer moved."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most, fewer than k if fewer moved at all."""

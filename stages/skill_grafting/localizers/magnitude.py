@@ -12,7 +12,7 @@ from .registry import Localizer
 
 
 class Magnitude(Localizer):
-    """Those that were largest before fine-tuning."""
+    """The parameters that were largest before fine-tuning."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k largest |theta_pre|."""

@@ -56,7 +56,7 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
 
 
 class Movement(Localizer):
-    """Those that moved most in fine-tuning."""
+    """The parameters that moved most in fine-tuning."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""

@@ -9,7 +9,7 @@ from .registry import Localizer
 
 
 class Random(Localizer):
-    """Drawn at random."""
+    """Parameters drawn at random."""
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k highest places of a permutation, which every call draws anew.

@@ -97,7 +97,10 @@ REGISTERED: dict[str, type[Localizer]] = {}
 
 
 def register(name: str, rank: Rank) -> None:
-    """Let a function be called by a name, as `method=name`; raises ParamsError for a name that is taken or none."""
+    """Give a function a name that `method=` takes; raises ParamsError if the name is taken or is none.
+
+    rank: a function of the input that every method gets and k, which returns the region indices of k parameters, the best first.
+    """
     if not isinstance(name, str) or not VARIANT.fullmatch(name) or name in NAMES:
         raise ParamsError(f"{name!r}: should be a name of a-z, 0-9 and _, and none of {', '.join(NAMES)}")
     REGISTERED[name] = type(as_localizer(rank, {}, name))
@@ -167,7 +170,7 @@ def original(name: str, changes: Mapping[str, Any], place: str = "") -> str:
 
 
 def methods() -> "DataFrame":
-    """What masks can be found by: name, what it needs beside two models, settings with their defaults, when to take it."""
+    """A table of all methods: their names, what they need beside two models, their settings with defaults, and what they select."""
     import pandas as pd
 
     rows = [

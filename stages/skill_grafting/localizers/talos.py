@@ -23,7 +23,7 @@ from .registry import Budget, Localizer
 
 
 class Talos(Localizer):
-    """Those least sensitive before fine-tuning, found in rounds."""
+    """The parameters that the model is least sensitive to before fine-tuning, found in rounds."""
 
     needs_model = True
 

@@ -43,7 +43,7 @@ def binned(confidence: np.ndarray, right: np.ndarray, bins: int) -> Reliability:
 
 
 def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
-    """The expected calibration error (equation 6) of logits (n, classes) on labels (n,), which count classes from 0."""
+    """The expected calibration error (equation 6), from 0 to 1, of logits of shape (n, classes) on labels of shape (n,) from 0 to classes - 1."""
     import torch  # whose tensors are taken, too
 
     logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))

@@ -81,9 +81,11 @@ def read_pair(
     revisions: tuple[str | None, str | None] = (None, None),
     heads: Parameters = None,
 ) -> Pair:
-    """Both checkpoints, folders or hub ids, read one tensor at a time; raises ModelError with every reason why one can't be the tuned other.
+    """The pair of two checkpoints, folders or hub ids, which `localize` and `Patch.of` read one tensor at a time.
 
-    Where a class has other names in memory than in files (ViT), both are loaded.
+    mode: how labels are read (standard, prompt, autoregressive, generative), by default as the tuned checkpoint was saved; revisions: a
+    commit, tag or branch of each; heads: names of heads beside the usual ones.  Raises ModelError with every reason why the second can't
+    be a fine-tuned version of the first.  If a class names its tensors otherwise in memory than in files (ViT), both are loaded.
     """
     before = Checkpoint.open(str(base), revisions[0], tokenizer=False)
     after = Checkpoint.open(str(tuned), revisions[1], tokenizer=False)

@@ -1,6 +1,6 @@
-"""graft: find the patch between two checkpoints, hand a graft to others, look inside it, try it.
+"""graft: find the patch between two checkpoints, look inside it, try it, and hand it on.
 
-Nothing is ever overwritten.
+No command overwrites a file.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from ..localizers import NAMES
 
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
-    "localize": "Make the patch between two checkpoints, whoever fine-tuned them.",
-    "apply": "Put a patch onto its base model; another model is refused.",
-    "export": "Write a mask of the pipeline as a patch, or either as an adapter of peft.",
+    "localize": "Make a patch from two checkpoints, whoever fine-tuned them.",
+    "apply": "Put a patch onto its base model and save the result; any other model is refused.",
+    "export": "Write a mask of the pipeline as a patch, or a mask or patch as an adapter of peft.",
     "inspect": "Show how large a mask is and where its parameters lie.",
-    "predict": "Show how probable each label is for a text, by a patch on its base model or by a whole model.",
+    "predict": "Show the probability of each label for texts, by a patch on its base model or by a whole model.",
 }
 GROUPS, MODES, COLUMNS = get_args(Group), get_args(Mode), get_args(Column)
 PRETRAINED = "models/pretrained"
@@ -69,57 +69,58 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
     return name
 
 
-TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "new folder"}}
-MASK: dict[str, Any] = {"mask": {"type": Path, "help": "mask file of the pipeline, or folder or file of a patch"}}
+TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "folder to write, which must not exist yet"}}
+MASK: dict[str, Any] = {"mask": {"type": Path, "help": "a mask file of the pipeline, or the folder or file of a patch"}}
 BASE: dict[str, Any] = {
-    "--base": {"default": PRETRAINED, "help": "folder or hub id of the base model; default: %(default)s"}
+    "--base": {"default": PRETRAINED, "help": "base model, a folder or hub id; default: %(default)s"}
 }
-JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "for machines"}}
+JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "print JSON instead of a table"}}
 PAIRS: dict[str, Any] = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "localize": {
-        "--base": {"required": True, "help": "pretrained checkpoint: a folder or a hub id"},
-        "--finetuned": {"required": True, "help": "the same after fine-tuning, outside of this project or not"},
+        "--base": {"required": True, "help": "pretrained checkpoint, a folder or hub id"},
+        "--finetuned": {"required": True, "help": "checkpoint that was fine-tuned from it, a folder or hub id"},
         **TO,
         "--sparsity": {"type": share, "nargs": "+", "default": [1e-4],
-            "help": "selected / graftable parameters; default: 0.0001; of several each has a folder, beside curve.png"},
+            "help": "share of the graftable parameters to select; default: 0.0001; several sizes give a folder each, and curve.png"},
         "--localizer": {"type": one_of(NAMES), "default": "movement", "metavar": "NAME",
-            "help": f"{', '.join(NAMES)}; default: %(default)s"},
+            "help": f"method that selects the parameters: {', '.join(NAMES)}; default: %(default)s"},
         "--region": {"type": one_of(GROUPS), "nargs": "+", "default": [], "metavar": "GROUP",
-            "help": f"groups that are graftable: {', '.join(GROUPS)}; default: all that moved but heads, tables of embeddings, output "
-            "embeddings and poolers"},
+            "help": f"groups of parameters that may be selected: {', '.join(GROUPS)}; default: all that moved except heads, tables of "
+            "embeddings, output embeddings and poolers"},
         "--mode": {"type": one_of(MODES), "metavar": "MODE",
             "help": f"how labels are read: {', '.join(MODES)}; default: as the fine-tuned checkpoint was saved"},
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
-        "--finetuned-revision": {"help": "the same of the fine-tuned one"},
-        "--task": {"help": "what to call the task; default: the name of the fine-tuned checkpoint"},
-        "--prompt": {"help": "template with {sentence1} and {mask}, of a language model"},
-        "--verbalizer": {**PAIRS, "metavar": "LABEL=WORD", "help": "the word of each label in the prompt"},
-        "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) for localizers that take gradients, or, of --mode "
-            "generative without --verbalizer, prompts and completions"},
-        "--test": {"help": "rows to score on; default: a fifth of --data, by their text; none: no scores"},
-        "--columns": {**PAIRS, "type": partial(pair, names=COLUMNS), "help": f"sentence1=TEXT: columns of other names than {', '.join(COLUMNS)}"},
-        "--max-length": {"type": partial(at_least, 8), "help": "tokens of a text; default: what the model can read, at most 512"},
-        "--set": {**PAIRS, "help": "settings of the localizer"},
-        "--seed": {"type": partial(at_least, 0), "default": 0, "help": "of what a localizer draws; default: %(default)s"},
+        "--finetuned-revision": {"help": "commit, tag or branch of the fine-tuned model on the hub"},
+        "--task": {"help": "name of the task; default: the name of the fine-tuned checkpoint"},
+        "--prompt": {"help": "for a language model: template with {sentence1} and {mask}"},
+        "--verbalizer": {**PAIRS, "metavar": "LABEL=WORD", "help": "for a language model: the word of each label in the prompt"},
+        "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) to score on and for methods that take gradients; with --mode "
+            "generative and no --verbalizer, prompts and completions"},
+        "--test": {"help": "rows to score on, or 'none' for no scores; default: a fifth of --data"},
+        "--columns": {**PAIRS, "type": partial(pair, names=COLUMNS),
+            "help": f"names of the columns if they differ from {', '.join(COLUMNS)}, such as sentence1=Review"},
+        "--max-length": {"type": partial(at_least, 8), "help": "tokens of a text at most; default: as many as the model can read, up to 512"},
+        "--set": {**PAIRS, "help": "settings of the method, such as steps=50"},
+        "--seed": {"type": partial(at_least, 0), "default": 0, "help": "random seed of the method; default: %(default)s"},
     },
     "apply": {
-        "patch": {"type": Path, "help": "folder or file of a patch"},
-        "--base": {"required": True, "help": "folder or hub id of the base model"},
+        "patch": {"type": Path, "help": "the folder or file of a patch"},
+        "--base": {"required": True, "help": "base model, a folder or hub id"},
         **TO,
     },
     "export": {
         **MASK,
-        "--as": {"dest": "form", "choices": ("patch", "peft"), "default": "patch", "help": "default: %(default)s"},
-        "--leave-out": {"action": "store_true", "help": "leave as pretrained what an adapter can't hold: biases, embeddings"},
+        "--as": {"dest": "form", "choices": ("patch", "peft"), "default": "patch", "help": "form to write; default: %(default)s"},
+        "--leave-out": {"action": "store_true", "help": "leave biases and embeddings, which an adapter can't hold, as pretrained"},
         **BASE,
         **TO,
     },
     "inspect": {**MASK, **JSON},
     "predict": {
-        "folder": {"type": Path, "help": "patch or whole model"},
-        "texts": {"nargs": "+", "help": "one or more"},
-        "--second": {"nargs": "+", "default": [], "help": "of pairs: the second text of each"},
+        "folder": {"type": Path, "help": "a patch or a whole model"},
+        "texts": {"nargs": "+", "help": "texts to predict"},
+        "--second": {"nargs": "+", "default": [], "help": "for pairs of texts: the second text of each"},
         **BASE,
         **JSON,
     },

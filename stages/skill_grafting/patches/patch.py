@@ -1,4 +1,4 @@
-"""Patch: what fine-tuning changed inside a mask, as a thing to keep, share and put onto its base model.
+"""Patch: what fine-tuning changed inside a mask, to keep, share and put onto its base model.
 
 patch = sg.Patch.of(base, tuned, mask, title="movies")
 patch.save_pretrained("movies")
@@ -29,10 +29,10 @@ from .placing import configs_of, load_base, places_of, put_config, put_on, text_
 
 
 class Patch(PatchContent, ModelHubMixin):
-    """The values of a fine-tuned model inside a mask, what travels whole beside them, and all that is needed to use them.
+    """The values of a fine-tuned model inside a mask, with all that is needed to use them on the base model.
 
-    mask: where the values go, and how it was found (`mask.record`); values: by parameter, shape (number selected there,); head: whole
-    tensors, of heads and of buffers that differ; use: the metadata (`PatchMetadata`).  `scores`, rows by variant, are for the card.
+    mask: where the values go, and how it was found (`mask.record`); values: for each parameter, of shape (number selected there,); head:
+    tensors that are kept whole, namely heads and buffers that differ; use: the metadata (`PatchMetadata`); scores: for the card, by variant.
     """
 
     def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
@@ -54,11 +54,11 @@ class Patch(PatchContent, ModelHubMixin):
         heads: Parameters = None,
         **origin: str | None,
     ) -> "Patch":
-        """The patch of two models, or of the pair of two checkpoints (see `read_pair`).
+        """Make the patch of two models, or of the pair of two checkpoints (see `read_pair`).
 
-        labels: in the order of the logits, by default those that the tuned model's config names; prompt: the `template` and
-        `verbalizer` that a language model's labels are read by; `origin`: name, source (hub, local) and revision of the base, by
-        default as its config has them.
+        labels: in the order of the logits, by default those of the tuned model's config; prompt: the `template` and `verbalizer` by which a
+        language model's labels are read; max_length: tokens of a text; heads: names of heads beside the usual ones; origin: name, source
+        (hub, local) and revision of the base, by default those of its config.
         """
         pair = Pair.of(base, tuned, heads or [*named_heads(mask)])
         require_mask(mask, pair.before)
@@ -84,9 +84,9 @@ class Patch(PatchContent, ModelHubMixin):
     def apply(
         self, base: nn.Module | str | Path, revision: str | None = None, dtype: torch.dtype | str | None = None
     ) -> nn.Module:
-        """A new model: the base with the patch on it.  A folder or hub id is loaded in float32, in eval mode.
+        """Make a new model, the base with the patch on it.  A folder or hub id is loaded in float32 and in eval mode.
 
-        `dtype`: of the result, by default as the base is.  Raises MaskError unless the base is what the patch was made from.
+        dtype: of the result, by default that of the base.  Raises MaskError unless the patch was made from this base.
         """
         live = isinstance(base, nn.Module)
         model = copied(base) if live else load_base(self, base, revision)
@@ -98,10 +98,10 @@ class Patch(PatchContent, ModelHubMixin):
 
     @contextmanager
     def on(self, base: nn.Module) -> Iterator[nn.Module]:
-        """The base with the patch on it inside `with`; afterwards it is as before, bit for bit, whatever happened.
+        """Put the patch onto the base inside `with`; afterwards the base is as before, bit for bit, whatever happened.
 
-        The base is compared with what the patch was made from the first time, and not at each swap; afterwards it may be moved or
-        turned into another dtype.  May be nested.  Raises MaskError for another base.
+        The base is compared with what the patch was made from only the first time; afterwards it may be moved or turned into another dtype.
+        Swaps may be nested.  Raises MaskError for another base.
         """
         if base not in self._places:
             self.require(base)
@@ -119,14 +119,14 @@ class Patch(PatchContent, ModelHubMixin):
                         setattr(config, name, value)
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
-        """Name, full shape, flat indices (int64) and the values to assign there, of each tensor; of heads all of them."""
+        """For each tensor its name, full shape, flat indices (int64) and the values to assign there; for heads all of them."""
         for name, at in self.mask.indices.items():
             yield name, self.mask.region.shapes[name], at, self.values[name]
         for name, part in self.head.items():
             yield name, tuple(part.shape), torch.arange(part.numel()), part.reshape(-1)
 
     def inverse(self, base: nn.Module) -> "Patch":
-        """The patch of the patched base that leads back to the base."""
+        """The patch that leads from the patched base back to the base."""
         patched = self.apply(base)
         origin = {"name": self.use.base, "source": self.use.source, "revision": self.use.revision}
         return Patch.of(
@@ -142,7 +142,7 @@ class Patch(PatchContent, ModelHubMixin):
     # --- On the disk and the hub ------------------------------------------------------------------------------------------
 
     def save_pretrained(self, save_directory: str | Path, **hub: Any) -> None:
-        """Write a folder of the patch and its card; with `push_to_hub=True` and `repo_id` it goes to the hub as well."""
+        """Write the patch and its card into a folder; `push_to_hub=True` and `repo_id` upload it to the hub as well."""
         folder = Path(save_directory)
         self._save_pretrained(folder)
         if hub.pop("push_to_hub", False):
@@ -157,15 +157,15 @@ class Patch(PatchContent, ModelHubMixin):
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, revision: str | None = None, **hub: Any
     ) -> "Patch":
-        """The patch of a folder, of a file, or of a repository on the hub; MaskError if it is missing or damaged."""
+        """Read a patch from a folder, a file, or a repository on the hub; raises MaskError if it is missing or damaged."""
         content = read_patch(pretrained_model_name_or_path, revision, **hub)
         return cls(content.stored, content.use)
 
     def to_peft(self, folder: str | Path, base: nn.Module | None = None, leave_out: bool = False) -> str:
-        """Write an adapter that `PeftModel.from_pretrained(base, folder)` loads; gives a sentence about what it holds.
+        """Write an adapter that `PeftModel.from_pretrained(base, folder)` loads, and give a sentence about what it holds.
 
-        base: what the patch was made from, by default the model that it was made of or was last on.  `leave_out`: leave what an
-        adapter can't hold, biases and embeddings, as pretrained; it is an error otherwise.
+        base: what the patch was made from, by default the model that it was made of or was last on.  leave_out: leave what an adapter can't
+        hold, biases and embeddings, as pretrained; otherwise these are an error.
         """
         from .adapter import write_adapter
 
@@ -191,9 +191,9 @@ class Patch(PatchContent, ModelHubMixin):
     __hash__ = object.__hash__
 
     def require(self, base: nn.Module) -> None:
-        """Raise MaskError unless this is the model that the patch was made from, as `on` finds out the first time.
+        """Raise MaskError unless the patch was made from this model; `on` asks this the first time.
 
-        It has to be in float32 or in whatever else holds the same numbers; afterwards it may be moved or turned into another dtype.
+        The model has to be in float32 or in another type that holds the same numbers; afterwards it may be moved or turned into another dtype.
         """
         self._places[base] = places_of(self, base, f"this {type(base).__name__}")
 

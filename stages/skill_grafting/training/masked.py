@@ -97,14 +97,13 @@ def _on_device_of(weights: dict[str, Tensor], only: GraftMask) -> dict[str, Tens
 
 
 def masked_optimizer(model: nn.Module, mask: GraftMask, make: Callable[..., Optimizer], **options: Any) -> Optimizer:
-    """The optimizer make(leaves, **options), such as torch.optim.AdamW, on the entries of a mask alone.
+    """An optimizer that moves only the entries that a mask selects: make(leaves, **options), with `make` such as torch.optim.AdamW.
 
-    Nothing else can move, by weight decay neither, and the optimizer's state is as large as the mask.  Around each step a hook
-    takes the selected entries of weights and gradients, and another writes the entries back: so `backward` on the model and
-    `step` on the optimizer work as ever, in a loop of one's own or as `optimizers=(this, None)` of transformers' Trainer.
-    `zero_grad` clears the gradients of the weights that the mask selects from; those of others are spared by
-    `requires_grad_(False)`.  No gradient scaler (float16) goes with it.  Raises ModelError if the mask is of another model or
-    selects from frozen weights, MaskError if it selects nothing or a state of another mask is loaded.
+    Nothing else can move, not even by weight decay, and the optimizer's state is as large as the mask.  `backward` on the model and
+    `step` on the optimizer work as always, in your own loop or as `optimizers=(this, None)` of transformers' Trainer.  `zero_grad` clears
+    the gradients of the weights that the mask selects from; `requires_grad_(False)` spares those of all others.  Gradient scalers
+    (float16) are not supported.  Raises ModelError if the mask is of another model or selects from frozen weights, and MaskError if it
+    selects nothing or if a state of another mask is loaded.
     """
     require_mask(mask, named_weights(model))
     selected = {name: indices for name, indices in mask.indices.items() if len(indices)}

@@ -11,23 +11,23 @@ import pandas as pd
 from skill_grafting.errors import did_you_mean
 from skill_grafting.words import fall, percent
 
-from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of
+from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of, texts_of
 from .stats import CONFIDENCE, Estimate, estimate, holm
 from .tables import facts_of, value_of
 
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
 FEWEST = 4  # tasks, or pairs that share none: an interval over fewer rests on a spread that is hardly known
 HOW_JUDGED = (
-    "Tasks are the sample: seeds of a task are averaged first. A claim holds where the 95 % interval over tasks (jackknife) lies "
-    "on its side of the limit, does not hold where it lies on the other side, and is not shown where it spans the limit, or excludes "
-    "it but not after correction for all claims of its family (Holm). It is not measurable with fewer than four tasks, or pairs of tasks that "
-    "share none, or where a control says that there is nothing to measure: for most, training has to be shown to gain over the pretrained "
-    "model with the same head and over always the same label. With one seed the interval, also over tasks, includes the noise between "
-    "seeds."
+    "Tasks are the sample; the seeds of a task are averaged first. A claim holds if the 95 % confidence interval over tasks (jackknife) lies on its "
+    "side of the limit, and does not hold if it lies on the other side. It is not shown, that is, not statistically significant, if the interval "
+    "contains the limit; (Holm) marks claims whose own interval excludes the limit, but not after correction for all claims of the family. A claim "
+    "is not measurable with fewer than four tasks (or pairs of tasks that share none), or if its control fails. For most claims the control is that "
+    "training gains significantly over the pretrained model with the same head and over predicting one label for all rows. With one seed the "
+    "interval includes the noise between seeds."
 )
 ONE_TASK = (
-    "There is no interval over tasks, of which there is one, so no claim is judged: bootstrap intervals, where there are any, are over "
-    "its test rows and tell nothing about other tasks."
+    "With a single task there is no interval over tasks, so no claim is judged. The bootstrap intervals are over the task's test rows and "
+    "tell nothing about other tasks."
 )
 
 
@@ -155,7 +155,7 @@ def _asked(
         shown = {name: value_of(frames, cell, values) for name, cell in claim.fields.items()}
         means = cells.groupby(level=claim.units).mean().mean()
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
-        fields = {**facts, **_texts(part), **names, **shown, **own}
+        fields = {**facts, **texts_of(part), **names, **shown, **own}
         judged = claim.model_copy(update={"paper": _published(claim, frames)})
         void = _void(spec, claim, value, controls, fields)
         yield _Asked(judged, value, units, fields, void, _reduced(claim, cells))
@@ -181,12 +181,6 @@ def _published(claim: Claim, frames: Frames) -> Paper | None:
     short = _short(claim, value, _reduced(claim, cells))
     told = f"; {rows.source.iloc[0]}, by this rule: {short}" if value.units else ""
     return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
-
-
-def _texts(rows: pd.DataFrame) -> dict[str, Any]:
-    """The texts that all rows of a claim have in common, by column."""
-    columns = rows.select_dtypes(exclude=["number", "bool"])
-    return {name: values.iloc[0] for name, values in columns.items() if values.nunique(dropna=False) == 1}
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
@@ -243,12 +237,12 @@ def _reduced(claim: Claim, cells: pd.DataFrame) -> str:
     if claim.reduction is None or "b" not in cells or cells.empty:
         return ""
     found = {words: estimate(cells, claim.units, way) for words, way in REDUCTIONS.items()}
-    told = ", ".join(f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items())
+    told = " and ".join(f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items())
     lows, highs = ([getattr(value, end) for value in found.values()] for end in ("low", "high"))
     least, verdict = claim.reduction.least, ""
     if None not in lows and min(value.drawn for value in found.values()) >= FEWEST:
         clear = Verdict.FAILS if min(highs) < least else Verdict.UNCLEAR
-        verdict = f" ({percent(least, 0)} % by both: {Verdict.HOLDS if min(lows) > least else clear})"
+        verdict = f" (at least {percent(least, 0)} % by both: {Verdict.HOLDS if min(lows) > least else clear})"
     return f"{told.format(claim.reduction.of)}{verdict}"
 
 
@@ -261,7 +255,7 @@ def _correlation(units: pd.DataFrame) -> float:
 # a task that is calibrated already weighs little in the first, and as much as any in the second
 REDUCTIONS: dict[str, Callable[[pd.DataFrame], float]] = {
     "of the mean {}": lambda units: 1 - units.b.mean() / units.a.mean(),
-    "mean over tasks": lambda units: (1 - units.b / units.a.where(units.a > 0)).mean(),
+    "on average over tasks": lambda units: (1 - units.b / units.a.where(units.a > 0)).mean(),
 }
 STATISTICS: dict[str, Callable[[pd.DataFrame], float]] = {
     "contrast": lambda units: units.a.mean() - units.b.mean(),

@@ -24,7 +24,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from skill_grafting.words import counts, small_percent
 
-from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of
+from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of, texts_of
 from .stats import estimate
 from .tables import facts_of
 
@@ -146,7 +146,7 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
                 if len(own):
                     plot = _Plot(spec, frames, _of_one(figure, own), own)
                     drawn = KINDS[figure.kind](plot)
-                    shown = {**facts, **{column: plot.text(value) for column, value in part.items()}}
+                    shown = {**texts_of(own), **facts, **{column: plot.text(value) for column, value in part.items()}}
                     title, caption = (fill(spec, text, key, **shown) for text in (figure.title, figure.caption))
                     _frame(drawn, title, f"{caption} {plot.marks()}")
                     yield "_".join([name, *map(str, part.values())]), drawn
@@ -382,8 +382,8 @@ def _heatmaps(plot: _Plot) -> Drawing:
     # inches; beside the panels stand the rows' names and the colours
     cell = min(0.4, ((WIDTH - 2.2) / across - 0.2) / wide)
     tall = [max(len(table) for _, table in tables[first : first + across]) for first in range(0, len(tables), across)]
-    heights = [max(cell * rows + (1.2 if figure.x_label else 0.9), 1.2) for rows in tall]
-    drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.0, height_ratios=heights)
+    heights = [max(cell * rows + (1.2 if figure.x_label else 1.1), 1.2) for rows in tall]
+    drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.2, height_ratios=heights)
     values = pd.concat([table.stack() for _, table in tables])
     norm = _norm(figure, values)
     for place, (panel, (part, table)) in enumerate(zip(axes, tables, strict=False)):
@@ -421,7 +421,7 @@ def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, siz
         side.set_ticks(range(len(names)), labels, fontsize=8)
     panel.tick_params(axis="x", rotation=0 if box else 90 if len(table.columns) > 6 else 40)
     panel.grid(visible=False)
-    panel.set(xlabel=plot.figure.x_label, ylabel="")
+    panel.set(xlabel=plot.figure.x_label, ylabel=plot.figure.x_label if box else "")
     if box:
         middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= box)
         corner = (middle - inside / 2, middle - inside / 2)

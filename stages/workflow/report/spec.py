@@ -249,6 +249,12 @@ def named(spec: Spec, key: str, frames: Frames) -> Iterator[None]:
         raise SpecError(f"{spec.path}: {key}: no frame or column {name!r}{did_you_mean(name, known)}") from None
 
 
+def texts_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """The texts that all rows have in common, by column."""
+    columns = rows.select_dtypes(exclude=["number", "bool"])
+    return {name: values.iloc[0] for name, values in columns.items() if values.nunique(dropna=False) == 1}
+
+
 def rows_of(frames: Frames, section: Rows, otherwise: str = "") -> pd.DataFrame:
     """The rows that a section is about."""
     return chosen(frames[section.data or otherwise], section.where)
