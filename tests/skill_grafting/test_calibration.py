@@ -7,7 +7,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from skill_grafting.metrics.calibration import softmax
 from skill_grafting.metrics.classification import confidence_histogram, reliability
-from skill_grafting.metrics.predictions import Predictions, dev_set, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.scores import cross_entropy
 from skill_grafting.metrics.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
 from skill_grafting.metrics.variants import (
@@ -146,12 +146,6 @@ def test_the_frontier_has_a_row_for_each_model_and_what_it_was_fitted_to():
     assert by_method[GRAFT_TEMPERED]["temperature"] == on_dev == pytest.approx(2, rel=0.1) and on_dev != on_tests
     assert by_method[GRAFT_TEMPERED]["ece"] < 0.03 < 0.05 < by_method[GRAFTED]["ece"], "control: without it"
     assert rows[9] == {**by_method[GRAFTED], "method": WISE_GRAFT, "alpha": 1.0}
-
-
-def test_no_limit_takes_all_rows():
-    tests, _ = cell(10)
-    assert [len(first_rows(tests, n).labels["toy"]) for n in (0, 4)] == [10, 4]
-    assert [len(first_rows(tests, n).logits["toy"][GRAFTED]) for n in (0, 4)] == [10, 4]
 
 
 def test_a_tempered_model_predicts_as_before_and_less_surely():

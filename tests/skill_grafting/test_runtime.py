@@ -47,34 +47,6 @@ def test_stages_of_two_processes_start_with_the_same_random_numbers(deterministi
     assert drawn[0] == drawn[1]
 
 
-@pytest.fixture
-def cuda(monkeypatch):
-    """CUDA as a list of what was asked of it."""
-    asked = []
-    names = ("init", "is_available", "device_count", "manual_seed", "manual_seed_all", "get_rng_state_all")
-    for name in (*names, "current_device", "get_rng_state", "set_rng_state"):
-        answer = 1 if name == "current_device" else torch.zeros(1, dtype=torch.uint8)
-        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name, answer=answer: asked.append(name) or answer)
-    return asked
-
-
-def test_a_run_on_the_cpu_asks_nothing_of_cuda(cuda, deterministic):
-    runtime.start(SETTINGS)
-    with runtime.seeded_torch("anything"):
-        torch.rand(1)
-    runtime.put_random_states(runtime.random_states())
-    assert cuda == []
-
-
-def test_a_run_on_cuda_seeds_its_own_device_alone(cuda, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with runtime.seeded_torch("anything"):
-        assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(runtime.derive_seed("anything")))
-    runtime.put_random_states(states := runtime.random_states())
-    assert [*states][:2] == ["cpu", "cuda"]
-    assert {*cuda} == {"current_device", "get_rng_state", "set_rng_state", "manual_seed"}
-
-
 @pytest.mark.parametrize(
     ("device", "precision", "tokens", "set_to"),
     [("cuda", torch.float32, 128, [True]), ("cuda", torch.float32, 129, [False]), ("cuda", torch.bfloat16, 512, [True]), ("cpu", torch.float32, 512, [])],
@@ -108,10 +80,3 @@ def test_on_a_card_the_gradient_of_attention_repeats_itself(deterministic):
 
     first = gradient()
     assert all(torch.equal(first, gradient()) for _ in range(5))
-
-
-@pytest.mark.parametrize(("cuda", "mps", "device"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
-def test_auto_is_the_fastest_device_that_is_there(monkeypatch, cuda, mps, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert runtime.device_of("auto").type == device
