@@ -80,7 +80,7 @@ def assumptions(request: Namespace, pair: Pair, region: Region, moved: dict[str,
     lines = [f"Read as {pair.kind}; " + (f"labels: {', '.join(labels)}." if labels else "no labels.")]
     outside: Counter[str] = Counter()
     for name, squares in moved.items():
-        if name not in region.shapes and name not in pair.heads and squares:
+        if name not in region.shapes and name not in pair.heads:
             outside[pair.groups[name]] += squares
     if outside:
         shares = ", ".join(f"{name} {100 * squares / sum(moved.values()):.2g} %" for name, squares in outside.items())

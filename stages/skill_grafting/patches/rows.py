@@ -50,7 +50,7 @@ class Rows:
         """Those of --data and --test; raises DataError for rows that can't be used, ModelError where the model doesn't fit a prompt."""
         if pair.kind not in CLASSES:
             raise DataError(f"--data: rows are texts, which a {pair.kind} doesn't read; without: weights alone")
-        task, parts, line = _split_rows(request, pair, task)
+        parts, line = _split_rows(request, pair, task)
         model = tuned_of(pair, task, max_length)
         require_causal(request.finetuned, model.model, pair.kind, "--mode ")
         return cls(pair, task, model, parts, line)
@@ -123,8 +123,8 @@ def longest_request(request: Namespace, pair: StoredPair) -> int:
     return request.max_length or longest_text(tokenizer, pair.model)
 
 
-def _split_rows(request: Namespace, pair: StoredPair, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]], str]:
-    """The task, rows of train, dev and test, which share no text, and a line about them.
+def _split_rows(request: Namespace, pair: StoredPair, task: TaskSpec) -> tuple[dict[str, list[Row]], str]:
+    """Rows of train, dev and test, which share no text, and a line about them.
 
     Without a test file a fifth of the rows is held out by their text; a fifth of the others is dev, by text and seed.
     """
@@ -146,7 +146,7 @@ def _split_rows(request: Namespace, pair: StoredPair, task: TaskSpec) -> tuple[T
     line += f"; {dropped.total():,} dropped ({describe_dropped(dropped)})" if dropped else ""
     numbers = ", ".join(f"{key} {label}" for key, label in (spec.relabel or {}).items())
     renamed = f"; labels by their numbers: {numbers}" if numbers else ""
-    return task, {"train": train, "dev": dev, "test": parts["test"]}, f"{line}{renamed}."
+    return {"train": train, "dev": dev, "test": parts["test"]}, f"{line}{renamed}."
 
 
 def _raw_rows(request: Namespace, task: TaskSpec) -> tuple[TaskSpec, dict[str, list[Row]]]:
