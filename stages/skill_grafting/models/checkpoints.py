@@ -3,21 +3,17 @@
 Files are mapped, so that what is read of them is no memory of this process that the system couldn't take back.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import ModelError
-from ..grafting.region import LazyTensors
 from ..io import read_json
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
-
-if TYPE_CHECKING:
-    import torch
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
@@ -94,18 +90,6 @@ class Named:
         """A tensor in its own dtype, mapped, or rounded."""
         values, other = self.checkpoint.read(self.stored[name]), self.rounded_as
         return values.to(other.read(name).dtype) if other and name in other.stored else values
-
-    def values(
-        self, look: Callable[[str], object] = lambda _: None, device: "torch.device | str" = "cpu"
-    ) -> LazyTensors:
-        """All of them in float32, which holds each value exactly, on a device; one at a time, whose name `look` hears."""
-
-        def read(name: str) -> Tensor:
-            values = self.read(name).to(device).float()
-            look(name)
-            return values
-
-        return LazyTensors(self.stored, read)
 
     @property
     def types(self) -> set[str]:

@@ -179,8 +179,8 @@ def save_model(
     tokenizer.save_pretrained(folder)
 
 
-def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> dict[str, Tensor]:
-    """The named tensors of a folder that save_model wrote, and all others if asked for, without building a model.
+def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """The named tensors of a folder that save_model wrote, without building a model.
 
     Raises ModelError if the checkpoint or a tensor is missing or damaged.
     """
@@ -192,7 +192,7 @@ def read_tensors(folder: Path, names: Iterable[str], others: bool = False) -> di
         with safe_open(file, framework="pt") as stored:
             if missing := {*names} - {*stored.keys()}:
                 raise ModelError(f"{file}: has no tensor {min(missing)!r}; it belongs to another model")
-            return {name: stored.get_tensor(name) for name in (stored.keys() if others else names)}
+            return {name: stored.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error
 
