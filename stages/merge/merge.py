@@ -84,7 +84,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "scores": scores,
         "averaged": _averaged(scores).merge(_kept_bytes(models), how="left", on=["group", "method"]),
         "rivals": _rivals(scores),
-        "kept": scores[scores.method == _kept_by(models)],
+        "kept": scores[scores.method == STITCHED],
         "collisions": collisions.assign(
             selected=collisions["union"] / collisions.graftable,
             share=collisions.colliding / collisions["union"],
@@ -145,12 +145,6 @@ def _rivals(scores: pd.DataFrame) -> pd.DataFrame:
     rivals = scores[scores.kind.notna() & (scores.method != STITCHED)].rename(columns={"score": "rival"})
     stitched = scores[scores.method == STITCHED].set_index(CELL).score.rename("stitched")
     return rivals.assign(whole=rivals.kind == FINETUNED).merge(stitched, on=CELL)
-
-
-def _kept_by(models: pd.DataFrame) -> str:
-    """The stitched mean or else the first method with grafts: the best one would be chosen on the test rows."""
-    methods = [*models.method[models.kind == GRAFTED]]
-    return STITCHED if STITCHED in methods else methods[0] if methods else ""
 
 
 def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:

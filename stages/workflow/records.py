@@ -7,7 +7,6 @@ at, and one that is missing stops the report rather than vanish from an average.
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,15 +67,11 @@ class Records:
         where = f"stages/{self.pipeline}/dvc.yaml:" if self.pipeline else ""
         return f"`dvc repro {where}{self.stage}@{item}` makes it"
 
-    @cached_property
-    def contents(self) -> list[tuple[Cell, Row]]:
-        """Each cell with its record; raises DataError for a file that is missing or not a record of this stage."""
-        return [(cell, self._read(cell)) for cell in self.cells]
-
     def rows(self, make: Callable[[Cell, Row], Iterable[Row]]) -> list[Row]:
-        """All rows that `make` yields for each cell and its record, end to end; an incomplete record is an error."""
+        """All rows that `make` yields for each cell and its record, end to end; what is missing or no whole record is a DataError."""
         found: list[Row] = []
-        for cell, record in self.contents:
+        for cell in self.cells:
+            record = self._read(cell)
             try:
                 found += make(cell, record)
             except (KeyError, TypeError) as error:
