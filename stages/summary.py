@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from skill_grafting.errors import DataError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_indices import head_size, read_header
 from skill_grafting.io import read_json, require
@@ -52,7 +51,7 @@ KEYS = ["task", "test_set", "seed", "variant"]
 CELL = ["task", "seed"]
 # columns in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
-CALIBRATED = ["n", "ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
+CALIBRATED = ["ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 # of the pretrained and the fine-tuned model alone
@@ -89,7 +88,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     scored = _variants(evaluated, {task: [task] for task in tasks}, [*SCORED, *more])
     scored += _variants(tested, others, [*SCORED, *more])
     calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
-    scores = _with_calibration(pd.DataFrame(scored), pd.DataFrame(calibration), calibrated)
+    scores = pd.DataFrame(scored).merge(pd.DataFrame(calibration), on=KEYS, how="left")
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
     # a column of only undefined values would have the dtype object
     scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
@@ -152,15 +151,6 @@ def _drawn(params: Params) -> pd.DataFrame:
     ]
     scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])
     return add_gain(scores, scores_of_ends(scores, [*CELL, "draw"]), params.summary.least_gain)
-
-
-def _with_calibration(scored: pd.DataFrame, calibration: pd.DataFrame, calibrated: Records) -> pd.DataFrame:
-    scores = scored.merge(calibration, on=KEYS, how="left", suffixes=("", "_calibrated"))
-    for row in scores[scores.n != scores.n_calibrated].itertuples():
-        cell = {"task": row.task, "seed": row.seed}
-        about = f"{row.n_calibrated} test rows of {row.test_set}, its scores are about {row.n}"
-        raise DataError(f"{calibrated.file(cell)}: is about {about}; {calibrated.made_by(cell)}")
-    return scores
 
 
 def _bins(scores: pd.DataFrame) -> pd.DataFrame:

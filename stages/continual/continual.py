@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pandas as pd
 
-from skill_grafting.errors import DataError
 from skill_grafting.fields import Params
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import counts
@@ -30,8 +29,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
     pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
-    kept after each step.  Raises DataError that names a missing
-    record with the `dvc repro` that makes it, or one of other tasks.
+    kept after each step.  Raises DataError that names a missing record with the `dvc repro` that makes it.
     """
     settings = params.sequence
     chosen = {name: params.order[name] for name in settings.orders if params.order[name]} if settings.methods else {}
@@ -41,12 +39,8 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     records = Records("continual", "sequence", path, cells)
 
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
-        tasks = chosen[cell["order"]]
-        if record.get("tasks") != tasks:
-            raise DataError(
-                f"{records.file(cell)}: is about other tasks than order.{cell['order']}; {records.made_by(cell)}"
-            )
-        return [{**row, **cell, "place": record["place"], "length": len(tasks)} for row in record["rows"]]
+        more = {"place": record["place"], "length": len(chosen[cell["order"]])}
+        return [{**row, **cell, **more} for row in record["rows"]]
 
     accuracy = frame_of(records.rows(tested), ACCURACY)
     memory = frame_of(records.rows(_kept), MEMORY)

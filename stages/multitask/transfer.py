@@ -16,7 +16,7 @@ from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_reading import read_mask, require_model
+from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import make_folders
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
@@ -50,7 +50,7 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
-    regions = read_regions(cell, localizer, sparsity, tasks)
+    regions = {task: read_mask(paths.skill_mask(paradigm, localizer, sparsity, task, seed)).mask for task in tasks}
     sources = [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
     for name, members in {**params.multitask.groups, **params.transfer.unions}.items():
         sources.append(Source(UNION, name, members, reduce(or_, (regions[task] for task in members))))
@@ -60,17 +60,6 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     for task in tasks:
         _test(cell, task, sources, axes, params)
     return f"transfer {' '.join(axes)} {seed}: {len(sources)} regions and unions on {len(tasks)} tasks"
-
-
-def read_regions(cell: JointCell, localizer: str, sparsity: str, tasks: list[str]) -> dict[str, GraftMask]:
-    """Task -> its stored region; raises MaskError if one is missing or belongs to another model."""
-    fingerprint, regions = cell.fingerprint, {}
-    for task in tasks:
-        path = paths.skill_mask(cell.paradigm, localizer, sparsity, task, cell.seed)
-        stored = read_mask(path)
-        require_model(path, stored.about, cell.region, fingerprint, cell.anatomy.name)
-        regions[task] = stored.mask
-    return regions
 
 
 def purified(cell: JointCell, start: Source, params: Params) -> Source:
