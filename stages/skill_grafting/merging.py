@@ -17,14 +17,14 @@ Consensus: with tau_t the vector of task t and tau their sum, the mask of t (a T
 than lambda times what the others do there:  |tau_t| > lambda * |tau - tau_t|.  A larger lambda selects less.  What
 fewer than two tasks select, one task's own parameters and those of none, is left out of the sum.
 
-Sign election, merging and dropping are peft's.  Its trimming isn't used: it takes torch.topk, which
+Sign election and merging are peft's.  Its trimming isn't used: it takes torch.topk, which
 says nothing about ties, works tensor by tensor, and may differ between machines; ours takes exactly the
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from math import isfinite, prod
+from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -32,15 +32,16 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import AS_BITS, is_finite, is_same, put_at, take_at, write
+from .grafting.apply import AS_BITS, difference, is_finite, is_same, is_whole, widest
 from .grafting.mask import GraftMask, require_mask
 from .grafting.mask_file import StoredMask
 from .grafting.modules import fitting
-from .grafting.region import LazyTensors, Region, Tensors, named_weights
-from .grafting.select import best
-from .grafting.states import copied, states_of
-from .localizers.movement import distance, movement
-from .runtime import seeded_torch
+from .grafting.region import Region, Tensors, named_weights, unwrapped
+from .grafting.select import kth_highest
+from .grafting.sides import Piece, Side, pieces_of
+from .grafting.states import copied, require_fit
+from .localizers.movement import distance
+from .runtime import derive_seed
 
 Models = Mapping[str, Tensors]
 AVERAGE, ARITHMETIC, TIES, DARE, CONSENSUS = VECTORS = ("average", "arithmetic", "ties", "dare", "consensus")
@@ -60,79 +61,83 @@ def merge(
 ) -> nn.Module:
     """Merge several tasks into a new module.
 
-    tasks: task -> a patch, or (its fine-tuned model, its mask); GraftMask.full merges a model whole.
+    tasks: task -> a patch, or (its fine-tuned model or the pair of its checkpoint, its mask); GraftMask.full merges a model whole.
     how: mean, sum, sequence and largest stitch the grafts, and this rule decides where masks overlap.  average, arithmetic, ties, dare
     and consensus give base + alpha * what they make of the tasks' vectors within their masks.
-    share: what ties and dare (which need peft) keep of each vector, 0.2 and 0.1 by default; strictness: the lambda of consensus.
+    share: what ties (which needs peft) and dare keep of each vector, 0.2 and 0.1 by default; strictness: the lambda of consensus.
 
     Heads and buffers stay those of the base, because each task has its own.  Outside all masks, and where nothing moved, the base's
-    bits stay.  Only one tensor of all tasks is in memory at a time.
+    bits stay.  Beside the new module it takes next to no memory; files of a pair (see `read_pair`) are read a piece at a time.
     """
+    _require_settings(how, alpha, share, strictness)
+    sides, weights = _sides(base, tasks), named_weights(base)
+    shapes = next(iter(sides.values())).mask.region.shapes
+    pretrained = {name: weights[name].detach() for name in shapes}
+    if how in VECTORS:
+        vector = _vector(how, pretrained, sides, share, strictness, seed)
+        values = partial(_moved_along, vector, 1 / len(sides) if how == AVERAGE else alpha)
+    else:
+        values = partial(_unmoved if len(sides) > 1 else _stitched, how)
+    model = copied(base)
+    live = named_weights(model)
+    for name, before in pretrained.items():
+        for piece in pieces_of(name, before, sides):
+            made = values(piece)
+            _require_finite(name, how, piece.before, made)
+            piece.put(live[name], made)
+    return model
+
+
+def _require_settings(how: str, alpha: float, share: float | None, strictness: float) -> None:
+    """Raise ParamsError unless these are settings of `merge`."""
     if how not in (ways := (*RULES, *VECTORS)):
         raise ParamsError(f"how: unknown way {how!r}{did_you_mean(how, ways)}; known: {', '.join(ways)}")
     for name, value in {"alpha": alpha, "share": 1.0 if share is None else share, "strictness": strictness}.items():
         if not isinstance(value, Real) or not isfinite(value):
             raise ParamsError(f"{name}: {value!r} should be a finite number")
+    if strictness < 0:
+        raise ParamsError(f"strictness: {strictness!r} should be 0 or more")
     if share is not None and not 0 < share <= 1:
         raise ParamsError(f"share: {share!r} should be above 0 and at most 1")
-    grafts = _grafts(base, tasks)
-    region = next(iter(grafts.values())).mask.region
-    weights = named_weights(base)
-    pretrained = LazyTensors(region.shapes, lambda name: weights[name].detach().cpu())
-    vectors = None
-    if how in VECTORS:
-        models = {task: _transplanted(pretrained, graft) for task, graft in grafts.items()}
-        vectors = _vectors(how, pretrained, models, share, strictness, seed)
-    model = copied(base)
-    for name, weight in named_weights(model).items():
-        at = union([graft.mask for graft in grafts.values()], name)
-        if len(at):
-            start = take_at(pretrained[name], at)
-            if vectors is None:
-                values = _stitched([*grafts.values()], name, at, pretrained[name], how)
-                if len(grafts) > 1:  # sums lose the sign of a zero
-                    values = torch.where(values == start, start, values)
-            else:
-                vector = take_at(vectors[name], at)
-                scale = 1 / len(grafts) if how == AVERAGE else alpha
-                values = torch.where(vector == 0, start, _shifted(start, vector, scale))
-            _require_finite(name, how, start, values)
-            write([(weight, at, values)])
-    return model
 
 
-def _transplanted(pretrained: Tensors, graft: StoredMask) -> Tensors:
-    """The tensors of a graft, each made when it is asked for."""
-
-    def make(name: str) -> Tensor:
-        made = pretrained[name].clone(memory_format=torch.contiguous_format)
-        if name in graft.mask.indices:
-            put_at(made, graft.mask.indices[name], graft.values[name])
-        return made
-
-    return LazyTensors(graft.mask.region.shapes, make)
+def _moved_along(vector: "Vector", scale: float, piece: Piece) -> Tensor:
+    moved = vector(piece)
+    return torch.where(moved == 0, piece.before, _shifted(piece.before, moved, scale))
 
 
-def _grafts(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, StoredMask]:
-    """Task -> its graft, its values on the CPU when they are asked for, in the base's type; all masks are of one region."""
+def _unmoved(rule: str, piece: Piece) -> Tensor:
+    """Stitched values, and the base's own bits where they are equal: sums lose the sign of a zero."""
+    values = _stitched(rule, piece)
+    return torch.where(values == piece.before, piece.before, values)
+
+
+def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, Side]:
+    """Task -> its side, whose values fit the base; all masks are of one region."""
     if not isinstance(tasks, Mapping) or not all(isinstance(task, str) for task in tasks):
         what = "keys that are no text" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
         raise ParamsError(f'tasks: should be {{"name": patch, "other": (tuned, mask)}}, not {what}')
     if not tasks:
         raise ParamsError("tasks: there are none to merge")
-    grafts = {task: _graft(base, task, entry) for task, entry in tasks.items()}
-    region, *others = [graft.mask.region for graft in grafts.values()]
+    weights = {name: weight.detach() for name, weight in named_weights(base).items()}
+    sides = {task: _side(base, weights, task, entry) for task, entry in tasks.items()}
+    region, *others = [side.mask.region for side in sides.values()]
     if any(other != region for other in others):
         raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
-    return grafts
+    return sides
 
 
-def _graft(base: nn.Module, task: str, entry: object) -> StoredMask:
+def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
     if isinstance(entry, tuple | list) and len(entry) == 2:
-        mask, (_, after) = entry[1], fitting(base, *entry)
-        return StoredMask(
-            mask, LazyTensors(mask.indices, lambda name: take_at(after[name], mask.indices[name]).cpu()), {}, {}
-        )
+        tuned, mask = entry
+        values = getattr(tuned, "after", None)
+        if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
+            fitting(base, tuned, mask)
+            values = named_weights(unwrapped(tuned))
+        require_mask(mask, weights)
+        for name in mask.indices:
+            require_fit(name, weights[name], values.get(name))
+        return Side(values, mask, cast=True)
     mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
     if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
         whole = (
@@ -141,29 +146,16 @@ def _graft(base: nn.Module, task: str, entry: object) -> StoredMask:
             else ""
         )
         raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
-    before, _ = states_of(base, base)
-    require_mask(mask, before)
+    require_mask(mask, weights)
     for name, indices in mask.indices.items():
         if name not in values or values[name].shape != indices.shape:
             raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
-        kind = before[name].dtype
-        if not bool(is_same(values[name].to(kind).to(values[name].dtype), values[name]).all()):
+        own, kind = values[name], weights[name].dtype
+        if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
             raise MaskError(
-                f"tasks.{task}: its values of {name} are {values[name].dtype}, which the base's {kind} rounds: pass base.float()"
+                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
             )
-    held = {name: values[name].detach().to("cpu", before[name].dtype) for name in mask.indices}
-    return StoredMask(mask, held, {}, {})
-
-
-def union(masks: Sequence[GraftMask], name: str) -> Tensor:
-    """Flat indices of one tensor that any mask selects, rising."""
-    found = [mask.indices[name] for mask in masks if name in mask.indices]
-    if all(torch.equal(found[0], other) for other in found[1:]):
-        return found[0] if found else torch.empty(0, dtype=torch.int64)
-    marks = torch.zeros(prod(masks[0].region.shapes[name]), dtype=torch.bool)
-    for indices in found:
-        marks[indices] = True
-    return marks.nonzero().reshape(-1)
+    return Side(values, mask, packed=True, cast=True)
 
 
 def _require_finite(name: str, how: str, start: Tensor, values: Tensor) -> None:
@@ -186,27 +178,28 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
 
     Mean and sum give the same bits for every order of the grafts.  Raises MaskError for values that are more than their type holds.
     """
-    masks = [graft.mask for graft in grafts]
-    places = {name: union(masks, name) for name in pretrained if any(name in mask.indices for mask in masks)}
-    values = {name: _stitched(grafts, name, at, pretrained[name], rule) for name, at in places.items()}
-    for name, made in values.items():
-        _require_finite(name, rule, take_at(pretrained[name], places[name]), made)
-    return GraftMask(masks[0].region, places), values
+    sides = {str(place): Side(graft.values, graft.mask, packed=True) for place, graft in enumerate(grafts)}
+    places, values = {}, {}
+    for name, before in pretrained.items():
+        found = [*pieces_of(name, before, sides)]
+        if found:
+            made = [_stitched(rule, piece) for piece in found]
+            places[name], values[name] = torch.cat([piece.places for piece in found]), torch.cat(made)
+            _require_finite(name, rule, torch.cat([piece.before for piece in found]), values[name])
+    return GraftMask(grafts[0].mask.region, places), values
 
 
-def _stitched(grafts: Sequence[StoredMask], name: str, indices: Tensor, pretrained: Tensor, rule: str) -> Tensor:
-    """The values of one tensor at the indices of the union."""
-    grafts = [graft for graft in grafts if name in graft.mask.indices]
-    given = [graft.values[name] for graft in grafts]
+def _stitched(rule: str, piece: Piece) -> Tensor:
+    """The values of a piece, those of the first of the grafts where none collide."""
+    start, given = piece.before, [values for _, values in piece.given.values()]
     kind = reduce(_joint, (values.dtype for values in given))
-    start = take_at(pretrained, indices)
     odd = torch.float32 if kind.itemsize == 1 and kind.is_floating_point else torch.int64 if kind in AS_BITS else None
     if odd:  # torch computes nothing in these
         start, given = start.to(odd), [values.to(odd) for values in given]
-    values = start.to(odd or _joint(kind, start.dtype)).repeat(len(grafts), 1)
+    values = start.to(odd or _joint(kind, start.dtype)).repeat(len(given), 1)
     selected = torch.zeros(values.shape, dtype=torch.bool)
-    for row, (graft, own) in enumerate(zip(grafts, given, strict=True)):
-        places = torch.searchsorted(indices, graft.mask.indices[name])
+    for row, ((where, _), own) in enumerate(zip(piece.given.values(), given, strict=True)):
+        places = slice(None) if where is None else where
         values[row, places], selected[row, places] = own.to(values.dtype), True
     chosen = _of_row(values, selected.int().argmax(0))
     colliding = selected.sum(0) > 1
@@ -220,14 +213,14 @@ def _joint(first: torch.dtype, second: torch.dtype) -> torch.dtype:
 
 
 def _mean(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
-    if _is_whole(values):  # exact far beyond what a float64 holds
-        return _shifted(pretrained, _total(_moved(pretrained, values)) / selected.sum(0))
-    return _total(_wide(values) * selected) / selected.sum(0)
+    if is_whole(values):
+        return _shifted(pretrained, _total(difference(pretrained, values, wide=True)) / selected.sum(0))
+    return _total(widest(values) * selected) / selected.sum(0)
 
 
 def _sum(values: Tensor, _selected: Tensor, pretrained: Tensor) -> Tensor:
     # a graft that doesn't select a parameter has the pretrained value there, so it adds nothing
-    return _shifted(pretrained, _total(_moved(pretrained, values)), wide=True)
+    return _shifted(pretrained, _total(difference(pretrained, values, wide=True)), wide=True)
 
 
 def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
@@ -236,7 +229,7 @@ def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
 
 
 def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
-    moved = _moved(pretrained, values).abs()
+    moved = difference(pretrained, values, wide=True).abs()
     return _of_row(values, moved.masked_fill(~selected, -1).argmax(0))  # argmax gives the first of equals
 
 
@@ -250,10 +243,11 @@ RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def _total(numbers: Tensor) -> Tensor:
-    """Sums of the columns; sorted first, so that the order of the rows can't show."""
+    """Sums of the columns, row by row; sorted first, so that the order of the rows can't show."""
     if numbers.is_complex():
         return torch.view_as_complex(_total(torch.view_as_real(numbers)))
-    return numbers.sort(0).values.sum(0)
+    first, *others = numbers.sort(0).values
+    return reduce(torch.Tensor.add_, others, first + 0)
 
 
 def _of_row(values: Tensor, rows: Tensor) -> Tensor:
@@ -265,7 +259,9 @@ def _of_row(values: Tensor, rows: Tensor) -> Tensor:
 
 def task_vector(pretrained: Tensors, finetuned: Tensors) -> dict[str, Tensor]:
     """finetuned - pretrained for every name of `pretrained`, same shapes, float64, or complex128 of complex numbers."""
-    return {name: _moved(values.detach(), finetuned[name].detach()) for name, values in pretrained.items()}
+    return {
+        name: difference(values.detach(), finetuned[name].detach(), wide=True) for name, values in pretrained.items()
+    }
 
 
 def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
@@ -274,7 +270,7 @@ def add(vectors: Mapping[str, Tensors]) -> dict[str, Tensor]:
     Summed in the order of the tasks' names, so every order of `vectors` gives the same bits.
     """
     first, *others = sorted(vectors)
-    total = {name: _wide(values).clone() for name, values in vectors[first].items()}
+    total = {name: widest(values).clone() for name, values in vectors[first].items()}
     for task in others:
         for name, values in vectors[task].items():
             total[name] += values
@@ -292,29 +288,11 @@ def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[st
     return {name: _shifted(values.detach(), vector[name], alpha) for name, values in pretrained.items()}
 
 
-def _is_whole(values: Tensor) -> bool:
-    return not (values.is_floating_point() or values.is_complex())
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values.to(torch.complex128) if values.is_complex() else values.double()
-
-
-def _moved(before: Tensor, after: Tensor) -> Tensor:
-    """after - before in float64 or complex128, 0 where both are the same infinity or NaN; of whole numbers exactly."""
-    if _is_whole(before):
-        return (after.long() - before.long()).double()
-    moved = _wide(after) - _wide(before)
-    if not bool(torch.isfinite(moved.sum())):
-        moved.masked_fill_(is_same(before, after), 0)
-    return moved
-
-
 def _shifted(values: Tensor, vector: Tensor, alpha: float = 1.0, wide: bool = False) -> Tensor:
     """values + alpha * vector in the type of the values, or the `wide` one in which it is summed; whole numbers are rounded at the end."""
-    if _is_whole(values):
+    if is_whole(values):
         return (values.long() + (alpha * vector).round().long()).to(values.dtype)
-    made = _wide(values) + alpha * vector
+    made = widest(values) + alpha * vector
     return made if wide else made.to(values.dtype)
 
 
@@ -360,6 +338,10 @@ def combined(
 # --- The vectors of several tasks as one --------------------------------------------------------------------------
 
 
+# the vector of the way at the places of a piece, float64; it is asked for all pieces of a tensor in order, and all tensors in theirs
+Vector = Callable[[Piece], Tensor]
+
+
 def merged_vector(
     how: str, pretrained: Tensors, models: Models, share: float | None = None, strictness: float = 0.4, seed: int = 0
 ) -> dict[str, Tensor]:
@@ -369,29 +351,23 @@ def merged_vector(
     """
     if how not in VECTORS:
         raise ValueError(f"unknown way {how!r}; known: {', '.join(VECTORS)}")
-    return dict(_vectors(how, pretrained, models, share, strictness, seed))
+    sides = {task: Side(model) for task, model in models.items()}
+    vector, found = _vector(how, pretrained, sides, share, strictness, seed), {}
+    for name, before in pretrained.items():
+        found[name] = torch.empty(before.shape, dtype=torch.complex128 if before.is_complex() else torch.float64)
+        for piece in pieces_of(name, before, sides):
+            piece.put(found[name], vector(piece))
+    return found
 
 
-def _vectors(
-    how: str, pretrained: Tensors, models: Models, share: float | None, strictness: float, seed: int
-) -> Tensors:
-    """The vector of VECTORS, each tensor made when it is asked for."""
+def _vector(
+    how: str, pretrained: Tensors, sides: Mapping[str, Side], share: float | None, strictness: float, seed: int
+) -> Vector:
     if how == TIES:
-        return _ties(pretrained, models, 0.2 if share is None else share)
+        return _ties(pretrained, sides, 0.2 if share is None else share)
     if how == DARE:
-        return LazyTensors(pretrained, partial(_dropped, pretrained, models, 0.1 if share is None else share, seed))
-
-    def vectors(name: str) -> Iterator[Tensor]:  # one at a time, in the order in which `add` sums them
-        return (_moved(pretrained[name].detach(), models[task][name].detach()) for task in sorted(models))
-
-    def make(name: str) -> Tensor:
-        total = _sum_of(vectors(name))
-        if how == CONSENSUS:
-            masks = (tall_mask({name: vector}, {name: total}, strictness) for vector in vectors(name))
-            total *= sum(mask[name].to(torch.uint8 if len(models) < 256 else torch.int32) for mask in masks) >= LEAST
-        return total
-
-    return LazyTensors(pretrained, make)
+        return partial(_dropped, {}, 0.1 if share is None else share, seed)
+    return partial(_agreeing, strictness) if how == CONSENSUS else _added
 
 
 def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
@@ -399,72 +375,84 @@ def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
     return merged_vector(ARITHMETIC, pretrained, models)
 
 
-def dare_merge(pretrained: Tensors, models: Models, share: float, seed: int) -> dict[str, Tensor]:
+def _added(piece: Piece) -> Tensor:
+    """The sum of all tasks' vectors, in the order of their names, as `add` sums them."""
+    first, *others = sorted(piece.given)
+    return reduce(lambda total, task: total.add_(piece.moved(task)), others, piece.moved(first))
+
+
+def _agreeing(strictness: float, piece: Piece) -> Tensor:
+    """The sum where it serves LEAST tasks or more."""
+    total = _added(piece)
+    return total * (sum(_is_tall(piece.moved(task), total, strictness).int() for task in piece.given) >= LEAST)
+
+
+def _dropped(draws: dict[tuple[str, str], torch.Generator], share: float, seed: int, piece: Piece) -> Tensor:
     """The sum of task vectors of which a random `share` of entries stays, scaled by 1 / share.
 
-    The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.
+    The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.  `draws` are those begun.
     """
-    return merged_vector(DARE, pretrained, models, share, seed=seed)
-
-
-def ties_merge(pretrained: Tensors, models: Models, share: float) -> dict[str, Tensor]:
-    """TIES of the task vectors, float64: trim each to a `share` of its entries, elect signs, merge."""
-    return merged_vector(TIES, pretrained, models, share)
-
-
-def _dropped(pretrained: Tensors, models: Models, share: float, seed: int, name: str) -> Tensor:
-    from peft.utils.merge_utils import random_pruning  # takes seconds to import
 
     def dropped(task: str) -> Tensor:
-        vector = _moved(pretrained[name], models[task][name].detach())
-        with seeded_torch("dare", seed, task, name):
-            kept = random_pruning(torch.ones(vector.shape, dtype=torch.float64), share, rescale=False)
-        return vector.mul_(kept).div_(share)
+        if piece.start == 0:
+            draws[task] = torch.Generator().manual_seed(derive_seed("dare", seed, task, piece.name))
+        chance = torch.full((piece.stop - piece.start,), share, dtype=torch.float64)
+        kept = torch.bernoulli(chance, generator=draws[task])
+        return piece.moved(task).mul_(kept if piece.at is None else kept[piece.at]).div_(share)
 
-    return _sum_of(dropped(task) for task in sorted(models))
-
-
-def _sum_of(vectors: Iterator[Tensor]) -> Tensor:
-    """The sum of vectors that are made one at a time, in the first one's memory."""
-    total = next(vectors)
-    for vector in vectors:
-        total += vector
-    return total
+    first, *others = sorted(piece.given)
+    return reduce(lambda total, task: total.add_(dropped(task)), others, dropped(first))
 
 
-def _ties(pretrained: Tensors, models: Models, share: float) -> Tensors:
-    from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge
+def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vector:
+    """Each vector trimmed to the `share` of the region that moved furthest, signs elected, and merged."""
+    from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge  # takes seconds to import
 
-    region = Region({name: tuple(pretrained[name].shape) for name in pretrained})
-    least = {task: _least_kept(region, movement(pretrained, model, region), share) for task, model in models.items()}
+    region = Region({name: tuple(before.shape) for name, before in pretrained.items()})
+    if strange := next((name for name in pretrained if pretrained[name].is_complex()), None):
+        raise MaskError(f"{strange}: ties elects signs, and complex numbers have none; take another way")
+    k = region.budget(share)
+    least = {task: _least_kept(pretrained, side, k) for task, side in sides.items()}
 
-    def make(name: str) -> Tensor:
-        before = pretrained[name]
-        if before.is_complex():
-            raise MaskError(f"{name}: ties elects signs, and complex numbers have none; take another way")
-        places = torch.arange(before.numel()).reshape(before.shape) + region.starts[name]
-        stack = []
-        for task in sorted(models):
-            after, (limit, last) = models[task][name].detach(), least[task]
-            moved = distance(before, after)
-            kept = (moved > limit) | ((moved == limit) & (places <= last))
-            stack.append(torch.where(kept, _moved(before, after), 0.0))
-        stack = torch.stack(stack)
+    def trimmed(piece: Piece, task: str) -> Tensor:
+        after, (limit, left) = piece.after(task), least[task]
+        moved = distance(piece.before, after)
+        kept, equal = moved > limit, moved == limit
+        count = min(int(equal.sum()), left)
+        least[task] = limit, left - count
+        kept |= equal & (equal.cumsum(0) <= count)
+        return torch.where(kept, difference(piece.before, after, wide=True), 0.0)
+
+    def vector(piece: Piece) -> Tensor:
+        stack = torch.stack([trimmed(piece, task) for task in sorted(piece.given)])
         return disjoint_merge(stack, calculate_majority_sign_mask(stack))
 
-    return LazyTensors(pretrained, make)
+    return vector
 
 
-def _least_kept(region: Region, moved: Tensors, share: float) -> tuple[float, int]:
-    """Of the `share` of parameters that moved furthest the least movement, and the last place with it that is among them."""
-    values, places = best(region, moved, region.budget(share))
-    least = values.min() if len(values) else torch.tensor(torch.inf)
-    return float(least), int(places[values == least].max()) if len(values) else -1
+def _least_kept(pretrained: Tensors, side: Side, k: int) -> tuple[float, int]:
+    """Of the k parameters that moved furthest the least movement, and how many with just that are among them."""
+    if k == 0:
+        return torch.inf, 0
+    kind = reduce(
+        torch.promote_types, (distance(one[:0], one[:0]).dtype for one in map(torch.flatten, pretrained.values()))
+    )
+
+    def moved() -> Iterator[Tensor]:
+        for name, before in pretrained.items():
+            for piece in pieces_of(name, before, {"": side}):
+                yield distance(piece.before, piece.after("")).to(kind)
+
+    return kth_highest(moved, k, kind)
 
 
 def tall_mask(vector: Tensors, total: Tensors, strictness: float) -> dict[str, Tensor]:
     """Where a task's vector is larger than `strictness` (lambda) times that of all others together; bool, same shapes."""
-    return {name: own.abs() > strictness * (total[name] - own).abs() for name, own in vector.items()}
+    return {name: _is_tall(own, total[name], strictness) for name, own in vector.items()}
+
+
+def _is_tall(own: Tensor, total: Tensor, strictness: float) -> Tensor:
+    return own.abs() > strictness * (total - own).abs()
 
 
 def within(vector: Tensors, mask: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -285,8 +285,8 @@ def test_merging_is_that_of_the_pipeline():
         merging.AVERAGE: shifted(pretrained, total, 1 / 3),
         merging.ARITHMETIC: shifted(pretrained, total),
         "sum": shifted(pretrained, total),
-        merging.TIES: shifted(pretrained, merging.ties_merge(pretrained, after, 0.2)),
-        merging.DARE: shifted(pretrained, merging.dare_merge(pretrained, after, 0.1, 0)),
+        merging.TIES: shifted(pretrained, merging.merged_vector(merging.TIES, pretrained, after)),
+        merging.DARE: shifted(pretrained, merging.merged_vector(merging.DARE, pretrained, after)),
         merging.CONSENSUS: shifted(pretrained, merging.within(total, both)),
     }
     for how, tensors in wanted.items():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as t
+from safetensors.torch import load_file
 
 import skill_grafting as sg
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
@@ -12,8 +13,9 @@ from skill_grafting.models.loading import class_name
 from skill_grafting.patches.patch_file import PATCH, read_patch
 from stages.workflow.core.cells import GraftCell
 from tests.graft_project import MASK, graft, make_project
-from tests.pico import TOY, save_with_words
+from tests.pico import TOY, same, save_with_words
 
+ENDS = {f"{end}_{what}": size for end in ("encoder", "decoder") for what, size in {"layers": 1, "attention_heads": 2, "ffn_dim": 64}.items()}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
@@ -25,24 +27,35 @@ def gpt2() -> t.PreTrainedModel:
     return t.GPT2LMHeadModel(t.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64, vocab_size=130))
 
 
-def t5() -> t.PreTrainedModel:
-    size = {"vocab_size": 130, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
-    return t.T5ForConditionalGeneration(t.T5Config(decoder_start_token_id=0, **size))
+def led() -> t.PreTrainedModel:
+    sides = {f"max_{side}_position_embeddings": 64 for side in ("encoder", "decoder")}
+    return t.LEDForConditionalGeneration(t.LEDConfig(vocab_size=130, d_model=32, attention_window=[8], **sides, **ENDS))
+
+
+def marian() -> t.PreTrainedModel:
+    return t.MarianMTModel(t.MarianConfig(vocab_size=130, d_model=32, max_position_embeddings=64, pad_token_id=1, **ENDS))
 
 
 def vit() -> t.PreTrainedModel:
     return t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=8, num_labels=3, **SMALL))
 
 
-def moved(base: t.PreTrainedModel) -> t.PreTrainedModel:
-    generator = torch.Generator().manual_seed(1)
-    for weight in base.parameters():
+def resnet() -> t.PreTrainedModel:
+    return t.ResNetForImageClassification(t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3))
+
+
+def bart() -> t.PreTrainedModel:
+    return t.BartForSequenceClassification(t.BartConfig(vocab_size=130, d_model=32, max_position_embeddings=64, num_labels=3, **ENDS))
+
+
+def moved(base: t.PreTrainedModel, seed: int = 1) -> t.PreTrainedModel:
+    generator = torch.Generator().manual_seed(seed)
+    for weight in [*base.parameters(), *(one for one in base.buffers() if one.is_floating_point())]:
         weight.data += 0.05 * torch.randn(weight.shape, generator=generator)
     return base
 
 
-@pytest.mark.parametrize("region", [None, "layers"])
-@pytest.mark.parametrize("make", [bert, gpt2, t5, vit])
+@pytest.mark.parametrize(("make", "region"), [(bert, None), (bert, "layers"), (gpt2, "layers"), (led, None), (marian, None), (vit, "layers"), (resnet, None), (bart, None)])
 def test_python_and_the_command_make_one_patch(make, region, tmp_path):
     base, tuned = tmp_path / "base", tmp_path / "tuned"
     torch.manual_seed(0)
@@ -62,6 +75,36 @@ def test_python_and_the_command_make_one_patch(make, region, tmp_path):
     wanted = (tmp_path / "command" / PATCH).read_bytes()
     assert found(load(base), load(tuned)) == wanted == found(sg.read_pair(base, tuned))
     assert found(load(base), moved(load(tuned))) != wanted, "control"
+    graft("apply", tmp_path / "command", "--base", base, "--to", tmp_path / "applied")
+    live = sg.Patch.from_pretrained(tmp_path / "command").apply(load(base))
+    assert same(dict(load(tmp_path / "applied").named_parameters()), dict(live.named_parameters()))
+
+
+def test_a_base_is_what_its_folder_has_where_transformers_zeroes_the_row_of_padding(tmp_path):
+    size = {"vocab_size": 130, "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "block_sizes": [1, 1], "num_labels": 3}
+    base, tuned = (t.FunnelForSequenceClassification(t.FunnelConfig(pad_token_id=0, **size)) for _ in range(2))
+    moved(base.base_model, 2).save_pretrained(tmp_path / "base")
+    moved(tuned).save_pretrained(tmp_path / "tuned")
+    pair = sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+    made = sg.Patch.of(pair, mask=sg.localize(pair, sparsity=1.0, parameters="all")).apply(tmp_path / "base")
+    assert same({name: weight.data for name, weight in made.named_parameters()}, load_file(tmp_path / "tuned" / "model.safetensors"))
+    plain = t.FunnelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    assert not plain.get_input_embeddings().weight[0].any() and pair.before["funnel.embeddings.word_embeddings.weight"][0].any(), "control"
+
+
+@pytest.mark.parametrize("how", ["mean", "ties"])
+def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
+    torch.manual_seed(0)
+    bert().save_pretrained(tmp_path / "base")
+    load = t.BertForSequenceClassification.from_pretrained
+    for number, name in enumerate("ab", start=1):
+        moved(load(tmp_path / "base"), number).save_pretrained(tmp_path / name)
+    base, tuned = load(tmp_path / "base"), {name: load(tmp_path / name) for name in "ab"}
+    masks = {name: sg.localize(base, model, sparsity=0.3) for name, model in tuned.items()}
+    wanted = dict(sg.merge(base, {name: (tuned[name], masks[name]) for name in "ab"}, how).named_parameters())
+    tasks = {"a": (sg.read_pair(tmp_path / "base", tmp_path / "a"), masks["a"]), "b": sg.Patch.of(base, tuned["b"], masks["b"])}
+    assert same(dict(sg.merge(base, tasks, how).named_parameters()), wanted)
+    assert not same(dict(sg.merge(base, {"a": tasks["a"]}, how).named_parameters()), wanted), "control"
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])

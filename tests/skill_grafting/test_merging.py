@@ -7,29 +7,33 @@ from itertools import permutations
 import pytest
 import torch
 from peft.utils import merge_utils
+from torch import nn
 
 from skill_grafting import merging
 from skill_grafting.errors import MaskError
+from skill_grafting.grafting import sides
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.region import Region
+from skill_grafting.grafting.select import kth_highest
 from skill_grafting.merging import (
     RULES,
+    VECTORS,
     add,
     agreed,
     alpha_grid,
     choose_alpha,
-    dare_merge,
     mean_normalised,
+    merged_vector,
     normalised,
     shifted,
     summed,
     tall_mask,
     task_vector,
-    ties_merge,
     within,
 )
+from tests.memory import PeakBytes
 from tests.pico import same
 
 # --- Stitching ---------------------------------------------------------------------------------------------------------
@@ -254,53 +258,54 @@ def test_ties_is_that_of_peft_on_the_whole_region_and_a_sum_that_of_whole_vector
     region = Region(SHAPES)
     for share in (0.1, 0.5):
         theirs = merge_utils.ties([region.flatten(vector) for vector in vectors.values()], torch.ones(3), share)
-        assert torch.equal(region.flatten(ties_merge(pretrained, models, share)), theirs)
+        assert torch.equal(region.flatten(merged_vector("ties", pretrained, models, share)), theirs)
     by_tensor = {
         name: merge_utils.ties([vector[name] for vector in vectors.values()], torch.ones(3), 0.5) for name in SHAPES
     }
-    assert not same(ties_merge(pretrained, models, 0.5), by_tensor), "the control"
+    assert not same(merged_vector("ties", pretrained, models, 0.5), by_tensor), "the control"
 
 
 def test_ties_keeps_exactly_its_share_even_among_equals():
     pretrained = {"w": torch.zeros(100)}
     models = {"only": {"w": torch.ones(100)}}
-    assert ties_merge(pretrained, models, 0.3)["w"].nonzero().reshape(-1).tolist() == [*range(30)]
+    assert merged_vector("ties", pretrained, models, 0.3)["w"].nonzero().reshape(-1).tolist() == [*range(30)]
 
 
 def test_the_sign_with_more_movement_wins_and_the_mean_of_those_who_have_it_stays():
     pretrained = {"w": torch.zeros(3)}
     moves = {"a": [1.0, 1.0, 0.0], "b": [2.0, 1.0, -1.0], "c": [-1.0, -5.0, 0.0]}
     models = {task: {"w": torch.tensor(move)} for task, move in moves.items()}
-    assert ties_merge(pretrained, models, 1.0)["w"].tolist() == [1.5, -5.0, -1.0]
+    assert merged_vector("ties", pretrained, models, 1.0)["w"].tolist() == [1.5, -5.0, -1.0]
     assert summed(pretrained, models)["w"].tolist() == [2.0, -3.0, -1.0]  # the control
 
 
 def test_ties_gives_the_same_bits_for_every_order_of_tasks():
     models = {task: {"w": torch.tensor([move])} for task, move in {"a": 2.0**53, "b": 1.0, "c": 1.0}.items()}
-    there, back = (ties_merge({"w": torch.zeros(1)}, dict(order), 1.0) for order in (models, reversed(models.items())))
+    orders = (dict(order) for order in (models, reversed(models.items())))
+    there, back = (merged_vector("ties", {"w": torch.zeros(1)}, order, 1.0) for order in orders)
     assert same(there, back)
 
 
 def test_dare_draws_by_seed_task_and_tensor_and_nothing_else(several):
     pretrained, models = several
-    once = dare_merge(pretrained, models, 0.5, 13)
+    once = merged_vector("dare", pretrained, models, 0.5, seed=13)
     torch.manual_seed(99)
-    assert same(dare_merge(pretrained, models, 0.5, 13), once)
-    assert same(dare_merge(pretrained, dict(reversed(models.items())), 0.5, 13), once)
-    parts = [dare_merge(pretrained, {task: model}, 0.5, 13) for task, model in models.items()]
+    assert same(merged_vector("dare", pretrained, models, 0.5, seed=13), once)
+    assert same(merged_vector("dare", pretrained, dict(reversed(models.items())), 0.5, seed=13), once)
+    parts = [merged_vector("dare", pretrained, {task: model}, 0.5, seed=13) for task, model in models.items()]
     assert same(add(dict(zip(models, parts, strict=True))), once)
-    assert not same(dare_merge(pretrained, models, 0.5, 21), once)  # the control
+    assert not same(merged_vector("dare", pretrained, models, 0.5, seed=21), once)  # the control
     nothing, alike = ({name: torch.full((99,), value) for name in ("v", "w")} for value in (0.0, 1.0))
-    one, other = (dare_merge(nothing, {task: alike}, 0.5, 13) for task in ("first", "second"))
+    one, other = (merged_vector("dare", nothing, {task: alike}, 0.5, seed=13) for task in ("first", "second"))
     assert not torch.equal(one["v"], one["w"]) and not torch.equal(one["v"], other["v"])
 
 
 def test_dare_scales_what_stays_and_keeps_the_sum_on_average():
     pretrained, models = {"w": torch.zeros(100_000)}, {"only": {"w": torch.ones(100_000)}}
-    vector = dare_merge(pretrained, models, 0.2, 1)["w"]
+    vector = merged_vector("dare", pretrained, models, 0.2, seed=1)["w"]
     assert {*vector.unique().tolist()} == {0.0, 5.0}
     assert float(vector.mean()) == pytest.approx(1, abs=0.03)
-    assert same(dare_merge(pretrained, models, 1.0, 1), summed(pretrained, models))
+    assert same(merged_vector("dare", pretrained, models, 1.0, seed=1), summed(pretrained, models))
 
 
 def test_consensus_keeps_what_two_tasks_move_together():
@@ -320,3 +325,57 @@ def test_consensus_keeps_what_two_tasks_move_together():
     assert kept.tolist() == pytest.approx([2.0, 0.0, 0.0, 2.1, 0.5]), "one task's own and nobody's are left out"
     sizes = [int(tall_mask(vectors["a"], total, strictness)["w"].sum()) for strictness in (0.0, 0.5, 1.0, 3.0)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 4, "stricter selects less"
+
+
+# --- Pieces --------------------------------------------------------------------------------------------------------------
+
+
+def of_tasks(count: int, shapes: dict) -> tuple[nn.Module, dict]:
+    """A base and tasks whose values are rounded, so that movements are equal, each with another mask."""
+    generator, region = torch.Generator().manual_seed(2), Region(shapes)
+
+    def model() -> nn.Module:
+        values = {name: torch.randn(shape, generator=generator).round(decimals=1) for name, shape in shapes.items()}
+        return nn.ParameterDict({name: nn.Parameter(one, requires_grad=False) for name, one in values.items()})
+
+    tasks = {}
+    for number in range(count):
+        drawn = torch.randperm(region.size, generator=generator)[: region.size // (number + 1)]
+        tasks[f"task {number}"] = (model(), GraftMask.from_region_indices(region, drawn))
+    return model(), tasks
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
+def test_in_pieces_a_merge_is_what_it_is_at_once(how, monkeypatch):
+    base, tasks = of_tasks(3, SHAPES)
+    wanted = dict(merging.merge(base, tasks, how, share=0.4).named_parameters())
+    monkeypatch.setattr(sides, "CACHED", 16)
+    pieces = sides.pieces_of("w", base["w"], {"": sides.Side(base)})
+    assert [piece.start for piece in pieces] == [*range(0, 200, 16)], "control"
+    assert same(dict(merging.merge(base, tasks, how, share=0.4).named_parameters()), wanted)
+    assert not same(wanted, dict(base.named_parameters()))
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
+def test_a_merge_holds_little_beside_the_new_module_however_many_tasks(how, monkeypatch):
+    monkeypatch.setattr(sides, "CACHED", 256)
+    base, tasks = of_tasks(12, {str(number): (64, 64) for number in range(8)})
+    for some in (tasks, dict([*tasks.items()][:2])):
+        with PeakBytes() as counter:
+            merging.merge(base, some, how)
+        assert 1 < counter.peak / (8 * 64 * 64 * 4) < 1.5
+    with PeakBytes() as counter:
+        merged_vector("arithmetic", dict(base), {task: model for task, (model, _) in tasks.items()})
+    assert counter.peak / (8 * 64 * 64 * 4) > 2, "control: a whole vector in float64"
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_highest_of_parts_are_those_of_all(kind):
+    numbers = torch.randn(900, generator=torch.Generator().manual_seed(1), dtype=kind).abs()
+    numbers[::7] = numbers[0]
+    numbers[3], numbers[5::50] = torch.inf, 0.0
+    for k in (1, 2, 77, 300, 899, 900):
+        highest = numbers.sort(descending=True).values[:k]
+        found = kth_highest(lambda: numbers.split(100), k, kind)
+        assert found == (highest[-1].item(), int((highest == highest[-1]).sum()))
+    assert kth_highest(lambda: numbers.split(100), 901, kind) == (0.0, 0)

@@ -90,6 +90,34 @@ def is_plain(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum()))  # read faster than each
 
 
+def difference(before: Tensor, after: Tensor, wide: bool = False) -> Tensor:
+    """after - before, a tensor of its own: 0 where both are the same infinity or NaN, in float64 if `wide` or of whole numbers."""
+    after = after.to(before.device)
+    if is_whole(before):  # exact far beyond what a float64 holds
+        return (after.long() - before.long()).double()
+    moved = widest(after) - widest(before) if wide else exact(after) - exact(before)
+    if not is_plain(moved):
+        moved.masked_fill_(is_same(before, after), 0)
+    return moved
+
+
+def is_whole(values: Tensor) -> bool:
+    """True for whole numbers, and true and false."""
+    return not (values.is_floating_point() or values.is_complex())
+
+
+def widest(values: Tensor) -> Tensor:
+    """In float64, or complex128."""
+    return values.to(torch.complex128) if values.is_complex() else values.double()
+
+
+def exact(values: Tensor) -> Tensor:
+    """As a type in which differences aren't rounded to the last digits of a narrower one, and whole numbers don't wrap around."""
+    if values.is_floating_point() and values.itemsize < 4:
+        return values.float()
+    return values.double() if is_whole(values) else values
+
+
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The values a mask selects: name -> shape (number selected there,), a copy."""
     return {name: take_at(tensors[name], indices) for name, indices in mask.indices.items()}

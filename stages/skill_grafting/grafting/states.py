@@ -66,7 +66,7 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
         if not _is_fit(before.get(name), after.get(name)):
             before.pop(name, None), after.pop(name, None)
     for name in {**before, **after}:
-        _require_fit(name, before.get(name), after.get(name), name in whole)
+        require_fit(name, before.get(name), after.get(name), name in whole)
     _require_alike(*models)
 
     def taken(name: str) -> Tensor:
@@ -145,7 +145,8 @@ def _is_fit(before: Tensor | None, after: Tensor | None, whole: bool = False) ->
     return there and (whole or before.shape == after.shape) and _holds(before.dtype, after.dtype)
 
 
-def _require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool) -> None:
+def require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool = False) -> None:
+    """Raise ModelError unless the base's type holds the numbers of the tuned model's tensor, which has its shape unless it travels whole."""
     if _is_fit(before, after, whole):
         return
     first, second, hint = _kind(before, whole), _kind(after, whole), ""

@@ -4,10 +4,10 @@ import math
 
 from torch import Tensor
 
+from ..grafting.apply import exact
 from ..grafting.region import Elementwise
 from ..grafting.select import ranking
 from .evidence import LocalizerInput
-from .movement import exact
 from .registry import Localizer
 
 

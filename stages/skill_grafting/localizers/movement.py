@@ -1,11 +1,9 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
-import math
-
 import torch
 from torch import Tensor
 
-from ..grafting.apply import is_same, values_at
+from ..grafting.apply import difference, values_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Elementwise, Region, Tensors
 from ..grafting.select import ranking, top_k
@@ -20,19 +18,8 @@ def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors
 
 def distance(before: Tensor, after: Tensor) -> Tensor:
     """|after - before|, a tensor of its own."""
-    after = after.to(before.device)
-    moved = exact(after) - exact(before)
-    moved = moved.abs() if moved.is_complex() else moved.abs_()
-    if not math.isfinite(moved.sum()):  # what is infinite or NaN in both didn't move
-        moved.masked_fill_(is_same(before, after), 0)
-    return moved
-
-
-def exact(values: Tensor) -> Tensor:
-    """As a type in which differences aren't rounded to the last digits of a narrower one, and whole numbers don't wrap around."""
-    if values.is_floating_point() and values.itemsize < 4:
-        return values.float()
-    return values if values.is_floating_point() or values.is_complex() else values.double()
+    moved = difference(before, after)
+    return moved.abs() if moved.is_complex() else moved.abs_()
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:

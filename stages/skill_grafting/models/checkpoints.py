@@ -6,7 +6,7 @@ Files are mapped, so that what is read of them is no memory of this process that
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch import Tensor
 from ..errors import ModelError
 from ..io import read_json
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
@@ -107,8 +110,9 @@ class Named:
 
     def problems(self, shapes: dict[str, Sequence[int]]) -> list[str]:
         """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
-        packed, types = self.packed(), ", ".join(sorted(self.types - {*FLOATS}))
-        found = {name: self.checkpoint.shape(stored) for name, stored in self.stored.items() if name not in packed}
+        known = Named(self.checkpoint, {name: stored for name, stored in self.stored.items() if name in shapes})
+        packed, types = known.packed(), ", ".join(sorted(known.types - {*FLOATS}))
+        found = {name: self.checkpoint.shape(stored) for name, stored in known.stored.items() if name not in packed}
         reasons = {
             "missing": [name for name in shapes if name not in self.stored],
             f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": packed,
@@ -145,3 +149,12 @@ def _old_name(name: str) -> str:
     for new, old in OLD_NAMES.items():
         name = name.removesuffix(new) + old if name.endswith(new) else name
     return name
+
+
+def put_padding(model: "PreTrainedModel", folder: Path) -> None:
+    """Give a model's tables the rows of padding that its folder has, which some kinds (Funnel) zero when they are loaded."""
+    checkpoint, parts = Checkpoint.open(str(folder), tokenizer=False), dict(model.named_modules())
+    tables = {f"{name}.weight": part for name, part in parts.items() if getattr(part, "padding_idx", None) is not None}
+    for name, stored in Named.of(checkpoint, tables, model.base_model_prefix).stored.items():
+        row = tables[name].padding_idx
+        tables[name].weight.data[row] = checkpoint.read(stored)[row]

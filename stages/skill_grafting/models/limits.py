@@ -25,7 +25,8 @@ def most_tokens(model: "PreTrainedModel") -> int | None:
     if not learned:
         return None
     padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
-    return model.config.get_text_config().max_position_embeddings - (0 if padding is None else padding + 1)
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", learned[0].num_embeddings)  # LED has none
+    return most - (0 if padding is None else padding + 1)
 
 
 def longest_text(tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> int:

@@ -41,7 +41,8 @@ def run_of(model: "PreTrainedModel") -> Run:
             raise
         except Exception as error:  # models raise what they like
             if not any(weight.is_meta for weight in model.parameters()):
-                raise ModelError(f"can't be run on a text of {TOKENS} tokens: {one_line(error)}") from error
+                what = "an image" if model.main_input_name == "pixel_values" else f"a text of {TOKENS} tokens"
+                raise ModelError(f"can't be run on {what}: {one_line(error)}") from error
             # some models look at values on their way: zeros will do, which take no memory before they are written to
             _RUNS[model] = run_of(copy.deepcopy(model)._apply(_zeros))
     return _RUNS[model]
@@ -53,11 +54,15 @@ def without_cache(model: "PreTrainedModel") -> dict[str, bool]:
 
 
 def some_words(model: "PreTrainedModel") -> Tensor:
-    """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,)."""
-    vocabulary = range(vocabulary_size(model))
-    padding = getattr(model.config, "pad_token_id", None)
-    words = [word for word in vocabulary[-TOKENS - 1 :] if word != padding]
-    return torch.tensor([words[place % len(words)] for place in range(-TOKENS, 0)], device=model.device)
+    """Ids from the end of the vocabulary without that of padding, those of a small one again and again; shape (TOKENS,).
+
+    An encoder-decoder's end with its end token, by which its classifiers find the place of their answer.
+    """
+    config, vocabulary = model.config, range(vocabulary_size(model))
+    end = getattr(config, "eos_token_id", None) if config.is_encoder_decoder else None
+    words = [word for word in vocabulary[-TOKENS - 2 :] if word not in (getattr(config, "pad_token_id", None), end)]
+    ids = [words[place % len(words)] for place in range(-TOKENS, 0)]
+    return torch.tensor([*ids[:-1], end] if isinstance(end, int) else ids, device=model.device)
 
 
 def probe(model: "PreTrainedModel") -> dict[str, Tensor]:

@@ -120,7 +120,7 @@ class Reader:
         """
         self.model.eval()  # as for all that is predicted: dropout would say something else each time
         words = some_words(self.model)
-        ids = [words.tolist(), words[:SHORT].tolist()]
+        ids = [words.tolist(), words[-SHORT:].tolist()]
         examples = [Example(part, [0] * len(part), 0, len(part) - 1 - (self.mode == "prompt")) for part in ids]
         try:
             alone = torch.cat([self._plain(example) for example in examples])

@@ -14,7 +14,7 @@ from ..grafting.apply import Places, put_at, write
 from ..grafting.fingerprint import fingerprint
 from ..grafting.places import unswapped
 from ..grafting.region import LazyTensors, Tensors, named_weights
-from ..models.checkpoints import Checkpoint, Named
+from ..models.checkpoints import Checkpoint, Named, put_padding
 from ..models.folders import find_checkpoint
 from ..models.loading import load_model
 from .patch_file import PatchContent, PatchMetadata
@@ -35,7 +35,9 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
     if patch.use.model_class is None:
         raise MaskError(f"{patch!r}: is for no model of transformers; make the base module and apply the patch to it")
     folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
-    return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
+    model = load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
+    put_padding(model, folder)
+    return model
 
 
 def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
@@ -58,10 +60,10 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
 
 
 def names_fit(patch: PatchContent, checkpoint: Checkpoint) -> bool:
-    """True unless the class has other names in memory than in files, as ViT has; such a model is loaded."""
+    """True unless the class has other names in memory than in files, as ViT has, or tables that it makes itself (Marian): such a model is loaded."""
     names = patch.region.shapes
     named = Named.of(checkpoint, names, next(iter(names)).partition(".")[0])
-    return 2 * len(named.stored) > len(names)
+    return len(named.stored) == len(names)
 
 
 def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor]:
