@@ -80,16 +80,19 @@ def test_python_and_the_command_make_one_patch(make, region, tmp_path):
     assert same(dict(load(tmp_path / "applied").named_parameters()), dict(live.named_parameters()))
 
 
-def test_a_base_is_what_its_folder_has_where_transformers_zeroes_the_row_of_padding(tmp_path):
+def test_a_kind_that_transformers_loads_with_other_values_is_written_to_a_folder_and_refused_in_memory(tmp_path):
     size = {"vocab_size": 130, "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64, "block_sizes": [1, 1], "num_labels": 3}
     base, tuned = (t.FunnelForSequenceClassification(t.FunnelConfig(pad_token_id=0, **size)) for _ in range(2))
     moved(base.base_model, 2).save_pretrained(tmp_path / "base")
     moved(tuned).save_pretrained(tmp_path / "tuned")
     pair = sg.read_pair(tmp_path / "base", tmp_path / "tuned")
-    made = sg.Patch.of(pair, mask=sg.localize(pair, sparsity=1.0, parameters="all")).apply(tmp_path / "base")
-    assert same({name: weight.data for name, weight in made.named_parameters()}, load_file(tmp_path / "tuned" / "model.safetensors"))
-    plain = t.FunnelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
-    assert not plain.get_input_embeddings().weight[0].any() and pair.before["funnel.embeddings.word_embeddings.weight"][0].any(), "control"
+    patch = sg.Patch.of(pair, mask=sg.localize(pair, sparsity=1.0, parameters="all"))
+    patch.save_pretrained(tmp_path / "patch")
+    graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "applied")
+    applied, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("applied", "tuned"))
+    assert same(applied, wanted)
+    with pytest.raises(sg.GraftError, match="transformers zeroes the row of padding of funnel.embeddings.*; `graft apply` writes"):
+        patch.apply(tmp_path / "base")
 
 
 @pytest.mark.parametrize("how", ["mean", "ties"])

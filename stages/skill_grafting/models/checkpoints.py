@@ -16,7 +16,7 @@ from ..io import read_json
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from torch.nn import Module
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
@@ -151,10 +151,14 @@ def _old_name(name: str) -> str:
     return name
 
 
-def put_padding(model: "PreTrainedModel", folder: Path) -> None:
-    """Give a model's tables the rows of padding that its folder has, which some kinds (Funnel) zero when they are loaded."""
-    checkpoint, parts = Checkpoint.open(str(folder), tokenizer=False), dict(model.named_modules())
+def require_as_stored(model: "Module") -> None:
+    """Raise ModelError if a table has another row for padding than in the folder it is from: some kinds (Funnel) zero it in loading."""
+    if not Path(folder := getattr(model, "name_or_path", "") or "-").is_dir():
+        return
+    checkpoint, parts = Checkpoint.open(folder, tokenizer=False), dict(model.named_modules())
     tables = {f"{name}.weight": part for name, part in parts.items() if getattr(part, "padding_idx", None) is not None}
     for name, stored in Named.of(checkpoint, tables, model.base_model_prefix).stored.items():
-        row = tables[name].padding_idx
-        tables[name].weight.data[row] = checkpoint.read(stored)[row]
+        row, weight = tables[name].padding_idx, tables[name].weight
+        if not bool((weight[row] == checkpoint.read(stored)[row].to(weight)).all()):
+            what = f"transformers zeroes the row of padding of {name} when it loads a {type(model).__name__}"
+            raise ModelError(f"{folder}: {what}, and a patch is of what lies in files; `graft apply` writes a folder")

@@ -14,7 +14,7 @@ from ..grafting.apply import Places, put_at, write
 from ..grafting.fingerprint import fingerprint
 from ..grafting.places import unswapped
 from ..grafting.region import LazyTensors, Tensors, named_weights
-from ..models.checkpoints import Checkpoint, Named, put_padding
+from ..models.checkpoints import Checkpoint, Named, require_as_stored
 from ..models.folders import find_checkpoint
 from ..models.loading import load_model
 from .patch_file import PatchContent, PatchMetadata
@@ -35,9 +35,7 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
     if patch.use.model_class is None:
         raise MaskError(f"{patch!r}: is for no model of transformers; make the base module and apply the patch to it")
     folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
-    model = load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
-    put_padding(model, folder)
-    return model
+    return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
 
 
 def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
@@ -46,7 +44,11 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
     weights = {**parameters, **dict(model.named_buffers())}
     parameters = {name: weight for name, weight in parameters.items() if name not in patch.head}
     with unswapped(model):
-        require_base(patch, parameters, title)
+        try:
+            require_base(patch, parameters, title)
+        except MaskError:
+            require_as_stored(model)  # a better reason
+            raise
     if strange := [name for name in patch.head if name not in weights]:
         raise MaskError(f"{patch!r}: its head has {strange[0]}, and {title} has not")
     require_padding(patch.use, getattr(getattr(model, "config", None), "vocab_size", None))
