@@ -1,8 +1,8 @@
 # make help                  these lines
-# make setup                 .venv with the pinned libraries and this package, editable; what needs it makes it
+# make setup                 make .venv with the pinned libraries and this package (editable); other targets do it when they need it
 # make repro                 the whole pipeline on params.yaml, from nothing
 # make repro PROFILE=NAME    the same with a named set of settings (stages/profiles)
-# make repro WORKERS=1       one stage after another; so with all pipelines below
+# make repro WORKERS=1       one stage after another; WORKERS works with all pipelines below, too
 # make study                 the single-task study: localizers, read-outs, baselines, sweeps; runs make repro first
 # make multitask             one model for all tasks: regions, relative gains, overlap; runs make repro first
 # make continual             one task after another: naive, grafting, replay, EWC; runs make repro first
@@ -10,22 +10,23 @@
 # make talos                 TaLoS: sparse fine-tuning and task arithmetic; runs make repro first
 # make surgical              fine-tuning of single layers by Fisher score; runs make repro first
 # make plan PIPELINE=study   what would run and why, and how long it took the last time (no PIPELINE: the main one)
-# make verify PIPELINE=study hash every file anew, and name what is not as recorded (no PIPELINE: the main one)
+# make verify PIPELINE=study hash every file anew and name those that are not as recorded (no PIPELINE: the main one)
 # make report                everything that has run, as one web page
 # make test                  the tests
-# make walkthroughs          README.md and docs/OWN.md as they are printed, with the real DVC
+# make walkthroughs          README.md, docs/OWN.md and docs/notebooks as they are printed, with the real DVC
 # make test-all              both, and the slow tests: all pipelines from nothing, every kind of model
 # make docs                  README.md and docs as a site, with the API from its docstrings, in the folder site
-# make bench                 what masks, merging, patches and fine-tuning cost beside their peers, as JSON, two minutes (DEVICE=cuda)
+# make bench                 measure masks, merging, patches and fine-tuning beside their peers, as JSON, in two minutes (DEVICE=cuda)
 # make lint                  ruff
-# make chaos                 kills a small run at random moments, which then ends in the same bytes (KILLS=30)
-# make release               wheel and sdist in dist, checked and installed into a fresh environment; uploads nothing
+# make chaos                 kill a small run at random moments and check that it still ends in the same bytes (KILLS=30)
+# make release               build wheel and sdist in dist, check them and install them into a fresh environment; nothing is uploaded
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+PIP_NOTEBOOKS = $(PIP) --no-build-isolation --editable '.[notebooks]'
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # as many stages at once as there are cores for, unless a number is given
@@ -68,9 +69,11 @@ test: $(READY)
 	python -m pytest $(XDIST)
 
 walkthroughs: $(READY)
+	$(PIP_NOTEBOOKS)
 	python -m pytest $(XDIST) tests/walkthroughs
 
 test-all: $(READY)
+	$(PIP_NOTEBOOKS)
 	python -m pytest $(XDIST) -m "" tests tests/walkthroughs
 
 docs: $(READY)

@@ -145,7 +145,8 @@ def test_every_page_has_a_place_in_the_site():
     there = {name for place in entries for name in ([place] if isinstance(place, str) else place)}
     made = dict(re.findall(r'"([\w./]+\.md)": "(\w+\.md)"', (ROOT / "docs/hooks.py").read_text(encoding="utf-8")))
     own = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
-    assert there == {*own, *made.values(), "api.md"} and all((ROOT / file).is_file() for file in made)
+    notebooks = {f"{file.stem}.md" for file in (ROOT / "docs/notebooks").glob("*.ipynb")}
+    assert there == {*own, *made.values(), *notebooks, "api.md"} and all((ROOT / file).is_file() for file in made)
 
 
 def test_the_version_is_one():

@@ -1,6 +1,7 @@
 """Curves: how well grafts of several sizes do, as a table and a figure."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,10 @@ def curve(
 
     if not masks:
         raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
-    region = next(iter(masks.values())).region
+    first = next(iter(masks.values()))
+    whole = replace(GraftMask.full(first.region), record=first.record)  # which names its heads
     rows = [(PRETRAINED, 0.0, 0, score(base)), (FINETUNED, None, None, score(tuned))]
-    grafts = [(GRAFTED, mask.sparsity, mask) for mask in masks.values()] + [(WHOLE_REGION, 1.0, GraftMask.full(region))]
+    grafts = [(GRAFTED, mask.sparsity, mask) for mask in masks.values()] + [(WHOLE_REGION, 1.0, whole)]
     for name, sparsity, mask in grafts:
         with grafted(base, tuned, mask):
             rows.append((name, sparsity, mask.selected, score(base)))
