@@ -27,6 +27,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """Files whose tests mostly wait come first: beside them the others keep the cores busy, and no worker is alone with one at the end."""
+    items.sort(key=lambda item: item.path.name not in ("test_dvc.py", "test_run.py"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_torch():
     """One thread: pico models wait for each other otherwise."""

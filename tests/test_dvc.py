@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::Depr
 
 SETTINGS = TINY | {"finetune": {"max_steps": 200}, "runtime": {"threads": 1, "checkpoint_seconds": 0.1}}
 ONE = "movies-13"
-TO_EVALUATE = {"fetch", "model"} | stages_of(ONE, of_seed=("reference", "controls"))
+TO_MASK = {"fetch", "model"} | stages_of(ONE, of_cell=("sample", "finetune", "mask"), of_seed=())
 MADE = ("data", "models", "masks", "metrics", "plots")
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
 State = tuple[Run, dict[str, Any], dict[str, bytes]]  # a run, and the lock and the files after it
@@ -72,7 +72,7 @@ def story(original, log) -> dict[str, State]:
 @pytest.fixture(scope="module")
 def killed(original) -> dict[str, State]:
     """A copy in which DVC runs a cell: its fine-tuning under a setting that is edited, then killed, then to its end."""
-    copy, words = clone(original, "killed"), ("dvc", "repro", f"evaluate@{ONE}")
+    copy, words = clone(original, "killed"), ("dvc", "repro", f"mask@{ONE}")
     kept = copy.folder / paths.CHECKPOINTS / f"finetune@{ONE}"
 
     def interrupted(how: Any) -> State:
@@ -156,12 +156,12 @@ def test_a_killed_stage_loses_nothing_that_was_finished_and_goes_on_where_it_was
     assert "exited with -9" in run.text and {*lock} == {"fetch", "model", f"sample@{ONE}"}
     assert not [name for name in files if name.startswith(str(paths.finetuned("movies", 13)))]
     assert f"finetune@{ONE}: resumes at step " in after.text
-    assert {*after.executed} == TO_EVALUATE - {*lock}
+    assert {*after.executed} == TO_MASK - {*lock}
 
 
 def test_dvc_comes_to_the_bytes_of_the_runner_also_after_a_kill(story, killed):
     (_, expected, files), (_, lock, made) = story["first"], killed["finished"]
-    assert {*lock} == TO_EVALUATE and lock == {name: expected[name] for name in lock}
+    assert {*lock} == TO_MASK and lock == {name: expected[name] for name in lock}
     assert made.items() <= files.items() and len(made) > 20
 
 
