@@ -118,7 +118,8 @@ def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     [run], levels = frames["run"].to_dict("records"), frames["level"]
-    levels = levels.assign(gap=levels.joint - levels.single, gained=levels.gained.astype(bool))
+    first = levels.paradigm == levels.paradigm.iloc[0]
+    levels = levels.assign(gap=levels.joint - levels.single, gained=levels.gained.astype(bool), leading=first)
     gains, overlaps = named(frames["gain"]), named(frames["overlap"]).assign(seed=lambda rows: rows.first_seed)
     effects, pairs = kinds_of_gains(gains), kinds_of_pairs(overlaps)
     about, similar = matrices(gains, effects, levels, run["least_gain"]), similarity(effects, pairs)

@@ -78,7 +78,7 @@ class _Plot:
                 if units > 1 and not figure.growing
                 else "whiskers: standard deviation over seeds"
             )
-        sample = counts(**{name: number for name in ("task", "seed") if (number := self.count([name]))})
+        sample = counts(**{name: number for name in ("task", "pair", "seed") if (number := self.count([name]))})
         told = ", ".join(notes)
         return "; ".join(filter(None, [told[:1].upper() + told[1:], f"n = {sample}" if sample else ""]))
 
@@ -421,7 +421,7 @@ def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, siz
         side.set_ticks(range(len(names)), labels, fontsize=8)
     panel.tick_params(axis="x", rotation=0 if box else 90 if len(table.columns) > 6 else 40)
     panel.grid(visible=False)
-    panel.set(xlabel=plot.figure.x_label, ylabel=plot.figure.x_label if box else "")
+    panel.set(xlabel=plot.figure.x_label, ylabel=plot.spec.label(plot.figure.y) if box else "")
     if box:
         middle, inside = (len(table) - 1) / 2, np.sum(np.abs(table.index.to_numpy(float)) <= box)
         corner = (middle - inside / 2, middle - inside / 2)
