@@ -477,6 +477,8 @@ def test_a_head_that_is_named_travels_whole_and_one_that_is_not_is_told(caplog):
     assert [*mask.region.shapes] == ["body.weight", "body.bias"] and not caplog.records
     assert torch.equal(sg.graft(base, tuned, mask).cls_head.weight, tuned.cls_head.weight)
     assert {*sg.Patch.of(base, tuned, mask).head} == {"cls_head.weight", "cls_head.bias"}
+    for made in (~mask, mask | ~mask, mask & mask, mask - ~mask):
+        assert torch.equal(sg.graft(base, tuned, made).cls_head.weight, tuned.cls_head.weight)
     table = sg.curve(base, tuned, {0.5: mask}, lambda model: model.cls_head.weight.sum().item()).set_index("model").score
     assert table["whole_region"] == table["grafted"] == table["finetuned"] != table["pretrained"]
     assert "cls_head.weight" in sg.localize(base, tuned, sparsity=0.5).region.shapes, "control"
