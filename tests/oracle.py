@@ -46,7 +46,7 @@ def study_claims():
         score, ece, kept = (means("study/sweep", "localizer", name, f"{own}'id'") for name in ("score", "ece", "retained"))
         for a, b, rival in PAIRS:
             yield f"{a} {b}", f"{a.capitalize()} grafts score higher than {rival}, at {at}", score[a] - score[b], 0.0
-        yield "kept", f"A learned graft of {at} keeps 95 %", kept.learned, 0.95
+        yield "kept", f"A learned graft of {at} keeps 95 % of the fine-tuned", kept.learned, 0.95
         yield "ece", f"ECE is higher than that of its learned graft of {at}", tuned - ece.learned, 0.0
         far = means("study/sweep", "localizer", "score", f"{own}'ood'").learned - elsewhere
         yield "ood", f"distribution shift a learned graft of {at} scores higher than the fine-tuned", far.dropna(), 0.0
