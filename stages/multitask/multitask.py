@@ -224,8 +224,7 @@ def _gains_told(effects: pd.DataFrame) -> dict[str, str]:
 def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
     """Groups of similar tasks, test rows by task, and joint models."""
     similar = [
-        f"similar tasks of the group {name}: {', '.join(own.task)}"
-        for name, own in groups.groupby("group", sort=False)
+        f"similar tasks of the group {name}: {', '.join(own.task)}" for name, own in groups.groupby("group", sort=False)
     ]
     return pd.DataFrame([{
         "similar": "; ".join(similar),

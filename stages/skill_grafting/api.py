@@ -80,7 +80,7 @@ def localize(
     Methods that look at more than weights need `loss(model)`, a scalar, or `loss(model, batch)` with a list of `batches`.  They see a
     copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so each
     batch should be one example.  `dev(model)` is a score to maximise: `learned` keeps the mask of its best step (the authors' rule),
-    and without it that of the last step; settings that need dev then have no effect and are refused.
+    and without it that of the last step; settings that need dev, such as eval_steps, are refused without it.
 
     Equal seeds give equal masks.  `mask.record` says how a mask was found.  A mask is smaller than asked for if the method has no more
     to select (bias) or ends earlier (threshold).

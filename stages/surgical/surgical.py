@@ -186,7 +186,11 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
         f"{rows.flagged.sum()} of {len(rows)} of {task} ({percent(rows.majority.mean())} %)"
         for task, rows in runs.groupby("task", sort=False)
     ]
-    rivals = {"top": "of the full score if chosen for the highest Fisher scores", "bottom": "if for the lowest", "random": "if at random"}
+    rivals = {
+        "top": "of the full score if chosen for the highest Fisher scores",
+        "bottom": "if for the lowest",
+        "random": "if at random",
+    }
     shares = {
         kind: half[half.kind == kind].groupby("task").kept.mean().mean() for kind in rivals if kind in {*half.kind}
     }

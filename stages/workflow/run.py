@@ -132,7 +132,9 @@ def _tell_failures(repro: "Repro", before: dict[Path, str]) -> None:
         print(f"\nnot started, since they depend on failed stages: {waiting}", file=sys.stderr)
     if repro.failed and before:
         files = " and ".join(map(str, before))
-        print(f"\n{files}: put back as before this experiment; the same command continues where it ended", file=sys.stderr)
+        print(
+            f"\n{files}: put back as before this experiment; the same command continues where it ended", file=sys.stderr
+        )
 
 
 def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:

@@ -165,7 +165,11 @@ class GraftMask:
         names = [name for name in self.region.shapes if name in self.indices or name in other.indices]
         made = {name: join(self.indices.get(name, nothing), other.indices.get(name, nothing)) for name in names}
         heads = sorted(named_heads(self) | named_heads(other))  # what was named as a head of either stays one
-        return GraftMask(self.region, {name: indices for name, indices in made.items() if len(indices)}, {"heads": heads} if heads else {})
+        return GraftMask(
+            self.region,
+            {name: indices for name, indices in made.items() if len(indices)},
+            {"heads": heads} if heads else {},
+        )
 
     def region_indices(self) -> Tensor:
         """Sorted region indices of the selected parameters, int64, shape (selected,)."""

@@ -25,9 +25,8 @@ PROJECT = Path(__file__).parents[3]
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
     """Make `function(task, seed)`, or one of other arguments, a command-line entry point."""
-    spec = function.__globals__[
-        "__spec__"
-    ]  # of what `python -m` runs it has the name; of a file by its path there is none
+    # of what `python -m` runs it has the name; of a file that is run by its path there is none
+    spec = function.__globals__["__spec__"]
     module = spec.name if spec else function.__module__
     name = module.rpartition(".")[2]
 

@@ -237,7 +237,9 @@ def _reduced(claim: Claim, cells: pd.DataFrame) -> str:
     if claim.reduction is None or "b" not in cells or cells.empty:
         return ""
     found = {words: estimate(cells, claim.units, way) for words, way in REDUCTIONS.items()}
-    told = " and ".join(f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items())
+    told = " and ".join(
+        f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items()
+    )
     lows, highs = ([getattr(value, end) for value in found.values()] for end in ("low", "high"))
     least, verdict = claim.reduction.least, ""
     if None not in lows and min(value.drawn for value in found.values()) >= FEWEST:

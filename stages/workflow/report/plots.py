@@ -93,7 +93,9 @@ class _Plot:
         names = self.spec.ordered(self.rows[self.figure.hue].dropna()) if self.figure.hue else [""]
         taken = {look for name, looks in KNOWN.items() if name in names for look in looks}
         # with more hues than colours a colour comes again beside the next marker
-        own = [pair for turn in range(len(MARKERS)) for pair in zip(COLOURS, MARKERS[turn:] + MARKERS[:turn], strict=True)]
+        own = [
+            pair for turn in range(len(MARKERS)) for pair in zip(COLOURS, MARKERS[turn:] + MARKERS[:turn], strict=True)
+        ]
         free = iter([pair for pair in own if pair[0] not in taken])
         looks = {name: KNOWN.get(name) or next(free) for name in names}
         return {name: {"label": self.text(name), "color": look[0], "marker": look[1]} for name, look in looks.items()}
