@@ -85,6 +85,12 @@ def test_the_committed_reproduction_follows_from_the_committed_frames(made):
     assert made[1][REPRODUCTION] == (ROOT / REPRODUCTION).read_text()
 
 
+def test_every_committed_figure_is_of_its_report(made):
+    strange = lambda section, names: [name for name in names if not any(f"{name}_".startswith(f"{known}_") for known in section.spec.figures)]  # noqa: E731
+    assert not [name for section in made[0] for name in strange(section, [file.stem for file in section.plots.glob("*.png")])]
+    assert strange(made[0][1], ["of_a_figure_that_went"]), "the control"
+
+
 def test_another_computation_of_the_verdicts_agrees_but_with_one_that_was_changed(made, tmp_path):
     (tmp_path / "plots").symlink_to(ROOT / "plots")
     write_text(tmp_path / REPRODUCTION, made[1][REPRODUCTION].replace("| 12 tasks | holds |", "| 12 tasks | not shown |", 1))
