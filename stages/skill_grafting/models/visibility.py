@@ -50,11 +50,15 @@ class PositionSelector:
 
 @contextmanager
 def _rows_alone(projection: Linear, words: Tensor) -> Iterator[None]:
-    """For its time a linear layer has these rows alone, whose gradients go to its whole weight."""
+    """For its time a linear layer has these rows alone, whose gradients go to its whole weight.
+
+    A few words cost nothing to compute as the weights are stored, and in bfloat16 two of them would often be rounded to one logit.
+    """
 
     def narrow(hidden: Tensor) -> Tensor:
         bias = None if projection.bias is None else projection.bias.index_select(0, words)
-        return linear(hidden, projection.weight.index_select(0, words), bias)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return linear(hidden.to(projection.weight.dtype), projection.weight.index_select(0, words), bias)
 
     projection.forward = narrow
     try:
