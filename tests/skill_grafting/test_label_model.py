@@ -141,8 +141,9 @@ def test_dev_score_is_accuracy_and_minus_cross_entropy(make_cell):
     assert minus_loss == pytest.approx(float(chosen.mean()), abs=1e-6) and minus_loss < 0
 
 
-def test_bfloat16_computes_roughly_and_keeps_float32_weights(make_cell):
-    cell = make_cell("standard")
+@pytest.mark.parametrize(("mode", "rounded"), [("standard", True), ("prompt", False)])
+def test_bfloat16_computes_roughly_and_keeps_float32_weights_and_logits_of_words(make_cell, mode, rounded):
+    cell = make_cell(mode)
     model = cell.load()
     examples = model.encode(cell.rows["test"][:30])
     exact = predict(model, examples)
@@ -150,6 +151,7 @@ def test_bfloat16_computes_roughly_and_keeps_float32_weights(make_cell):
     rough = predict(model, examples)
     assert rough.dtype == torch.float32 and not torch.equal(rough, exact) and torch.allclose(rough, exact, atol=0.5)
     assert {weight.dtype for weight in model.parameters().values()} == {torch.float32}
+    assert torch.equal(rough, rough.bfloat16().float()) == rounded, "two words would often have one logit"
 
 
 def test_only_chosen_parameters_get_gradients(make_cell):
