@@ -123,7 +123,7 @@ def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, Side]:
     sides = {task: _side(base, weights, task, entry) for task, entry in tasks.items()}
     region, *others = [side.mask.region for side in sides.values()]
     if any(other != region for other in others):
-        raise MaskError("the masks are of several regions: localize all tasks with the same parameters=")
+        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
     return sides
 
 
@@ -147,6 +147,8 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
         )
         raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
     require_mask(mask, weights)
+    if callable(require := getattr(entry, "require", None)):
+        require(base)  # the one that the patch was made from
     for name, indices in mask.indices.items():
         if name not in values or values[name].shape != indices.shape:
             raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")

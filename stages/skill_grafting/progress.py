@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -35,8 +35,7 @@ def each_pass(module: "Module", note: Callable[[], object]) -> Iterator[None]:
     def noted(*_: object) -> None:
         note()
 
-    handle = module.register_forward_pre_hook(noted)
-    try:
+    with ExitStack() as stack:
+        with suppress(RuntimeError):  # a ScriptModule takes none
+            stack.callback(module.register_forward_pre_hook(noted).remove)
         yield
-    finally:
-        handle.remove()

@@ -17,7 +17,7 @@ from .errors import GraftError, StorageError
 
 STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
-    *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
 )
 
 

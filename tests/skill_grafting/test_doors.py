@@ -76,8 +76,10 @@ def test_python_and_the_command_make_one_patch(make, region, tmp_path):
     assert found(load(base), load(tuned)) == wanted == found(sg.read_pair(base, tuned))
     assert found(load(base), moved(load(tuned))) != wanted, "control"
     graft("apply", tmp_path / "command", "--base", base, "--to", tmp_path / "applied")
-    live = sg.Patch.from_pretrained(tmp_path / "command").apply(load(base))
+    patch, before = sg.Patch.from_pretrained(tmp_path / "command"), load(base)
+    live = patch.apply(before)
     assert same(dict(load(tmp_path / "applied").named_parameters()), dict(live.named_parameters()))
+    assert same(patch.inverse(before).apply(live).state_dict(), before.state_dict()), "heads and buffers, too"
 
 
 def test_a_kind_that_transformers_loads_with_other_values_is_written_to_a_folder_and_refused_in_memory(tmp_path):
@@ -108,6 +110,8 @@ def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
     tasks = {"a": (sg.read_pair(tmp_path / "base", tmp_path / "a"), masks["a"]), "b": sg.Patch.of(base, tuned["b"], masks["b"])}
     assert same(dict(sg.merge(base, tasks, how).named_parameters()), wanted)
     assert not same(dict(sg.merge(base, {"a": tasks["a"]}, how).named_parameters()), wanted), "control"
+    with pytest.raises(sg.GraftError, match="the patch was made for base .*, not for this Bert"):
+        sg.merge(tuned["a"], tasks, how)
 
 
 @pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])

@@ -25,6 +25,8 @@ from .region import Region, Tensors
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+# and of heads and buffers, which travel whole
+WHOLE = (*FLOATS, torch.int64, torch.int32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,7 +162,7 @@ class GraftMask:
         if not isinstance(other, GraftMask):
             return NotImplemented
         if self.region.shapes != other.region.shapes:
-            raise MaskError("the masks are of two regions: localize both with the same parameters=")
+            raise MaskError("the masks are of two regions: localize both with the same parameters= and heads=")
         nothing = torch.empty(0, dtype=torch.int64)
         names = [name for name in self.region.shapes if name in self.indices or name in other.indices]
         made = {name: join(self.indices.get(name, nothing), other.indices.get(name, nothing)) for name in names}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import MaskError
 from .fingerprint import fingerprint
-from .mask import FLOATS, GraftMask
+from .mask import FLOATS, WHOLE, GraftMask
 from .mask_file import StoredMask
 from .mask_indices import open_mask, read_header, read_indices, require_indices
 from .region import Region, Tensors
@@ -77,7 +77,7 @@ def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str
         if values.dtype not in FLOATS:
             raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16 or float16")
     for name, values in parts["head"].items():
-        if values.dtype not in (*FLOATS, torch.int64, torch.int32):
+        if values.dtype not in WHOLE:
             raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16, float16 or whole numbers")
     if not all(bool(values.isfinite().all()) for _, values in floats):
         raise ValueError("holds values that are not numbers")

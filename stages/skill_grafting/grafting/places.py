@@ -111,7 +111,7 @@ class _Kept:
         gone = [
             (name, local, weight)
             for name, local, weight in self.slots
-            if now.get(name) is not self.parts[name] or self.parts[name]._parameters.get(local) is not weight
+            if now.get(name) is not self.parts[name] or dict(self.parts[name]._parameters).get(local) is not weight
         ]
         known = {(self.parts[name], local) for name, local, _ in self.slots}
         elsewhere = {weight for name, local, weight in _slots(now) if (now[name], local) not in known} if gone else ()
@@ -128,7 +128,7 @@ class _Kept:
 
     def _put_buffer(self, part: nn.Module, name: str, buffer: Tensor | None, values: Tensor | None) -> None:
         if buffer is not None:
-            now = part._buffers.get(name)
+            now = dict(part._buffers).get(name)  # a ScriptModule's have no get
             if (buffer.shape, buffer.dtype, buffer.device) != (values.shape, values.dtype, values.device):
                 buffer.data = values
             write([(buffer, None, values)])

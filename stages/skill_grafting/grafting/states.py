@@ -65,9 +65,11 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
     for name in _tables(models[0]) | _tables(models[1]):
         if not _is_fit(before.get(name), after.get(name)):
             before.pop(name, None), after.pop(name, None)
+    _require_unwrapped(before, after)
     for name in {**before, **after}:
         require_fit(name, before.get(name), after.get(name), name in whole)
-    _require_alike(*models)
+    _require_alike(*models, whole)
+    _require_known(*models)
 
     def taken(name: str) -> Tensor:
         return after[name].to(before[name].device, before[name].dtype)
@@ -114,10 +116,15 @@ def copied(model: nn.Module) -> nn.Module:
             if isinstance(value, Tensor) and not value.is_leaf:
                 known[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(model, known)
+        with torch.no_grad():  # a ScriptModule's parameters would be copied with a graph, and take no gradient
+            made = copy.deepcopy(model, known)
     except Exception as error:
         hint = "grafted(base, tuned, mask) grafts it in place"
         raise ModelError(f"the {type(model).__name__} can't be copied ({one_line(error)}); {hint}") from error
+    for mine, own in zip(model.parameters(), made.parameters(), strict=False):
+        if mine.requires_grad and not own.requires_grad:
+            own.requires_grad_()
+    return made
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
@@ -202,13 +209,48 @@ def _adapters(part: nn.Module) -> dict[str, Any]:
     return {what: value for what, value in found.items() if isinstance(value, bool | list)}
 
 
-def _require_alike(base: nn.Module, tuned: nn.Module) -> None:
+def _require_unwrapped(before: Tensors, after: Tensors) -> None:
+    """Raise ModelError if one model's names are the other's behind the name of a part, which is that model."""
+    for title, names, others in (("base", before, after), ("tuned", after, before)):
+        prefix = next(iter(names), "").removesuffix(next(iter(others), ""))
+        if prefix.endswith(".") and {*names} == {f"{prefix}{other}" for other in others}:
+            part = prefix.rstrip(".")
+            raise ModelError(f"the {title} model has the other one in its part {part}: pass {title}.{part}")
+
+
+def _require_known(base: nn.Module, tuned: nn.Module) -> None:
+    """Raise ModelError if the models save something else that differs, as quantised layers save their packed weights."""
+    saved = [_other_state(model) for model in (base, tuned)]
+    for name in {**saved[0], **saved[1]}:
+        first, second = (side.get(name) for side in saved)
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            alike = first.dtype == second.dtype and torch.equal(first, second.to(first.device))
+        else:
+            alike = isinstance(first, (*SETTINGS, torch.dtype)) and first == second
+        if not alike:
+            problem = f"{name} is saved with a model and is no parameter or buffer, so it can't be grafted"
+            raise ModelError(f"{problem}: graft before you quantise, or take both models without it")
+
+
+def _other_state(model: nn.Module) -> dict[str, Any]:
+    """What a model's `state_dict` has beside parameters, buffers and extra states."""
+    known = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    ids, state = {id(one) for one in known.values()}, model.state_dict(keep_vars=True)
+    others = {name: one for name, one in state.items() if name not in known and id(one) not in ids}
+    return {name: one for name, one in others.items() if not name.endswith("_extra_state")}
+
+
+def _require_alike(base: nn.Module, tuned: nn.Module, heads: Collection[str]) -> None:
     """Raise ModelError if parts of the two models are of other kinds or have other settings; those of heads may."""
     parts = [dict(model.named_modules()) for model in (base, tuned)]
+    known = {name.rpartition(".")[0] for name in named_weights(base).keys() - heads}
     for name in {**parts[0], **parts[1]}:
         first, second = (side.get(name) for side in parts)
         kinds = [type(part).__name__ if part is not None else "missing" for part in (first, second)]
-        if is_head(name) or any(isinstance(part, nn.Dropout | nn.Identity) for part in (first, second)):
+        of_head = any(one.startswith(f"{name}.") for one in heads) and not any(
+            one == name or one.startswith(f"{name}.") for one in known
+        )
+        if is_head(name) or of_head or any(isinstance(part, nn.Dropout | nn.Identity) for part in (first, second)):
             continue
         if name and kinds[0] != kinds[1]:
             what = f"{name} is {kinds[0]} in the base, {kinds[1]} in the tuned one"

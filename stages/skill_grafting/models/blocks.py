@@ -18,10 +18,10 @@ LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "l
 def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:
     """`parameter_groups` of a model with this head."""
     if not getattr(model, "base_model_prefix", ""):
-        raise ModelError(
-            f"parameters: groups are known of transformers' models, not of this {type(model).__name__}; give glob patterns"
-        )
+        raise ModelError(f"groups are known of transformers' models, not of this {type(model).__name__}")
     inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
+    if not any(name.startswith(inside) for name in names):  # the backbone itself, or T5, whose parts stand for one
+        inside = ""
     pooler, blocks, order = f"{inside}pooler.", _blocks(model), run_of(model).order
     first = next(place for place, name in enumerate(order) if f"{name}.".startswith(blocks))
     tables = {name for name, part in model.named_modules() if isinstance(part, Embedding)}

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import MaskError
+from ..errors import MaskError, one_line
 from ..grafting.apply import put_at, take_at, write
 from ..grafting.region import Tensors, named_weights
 from ..io import write_json
-from ..models.probing import some_words, without_cache
+from ..models.probing import probe, without_cache
 from ..words import counted
 from .patch_file import PatchContent
 
@@ -104,18 +104,30 @@ def _put_equal_logits(
     write([(weights[name], indices[name], stored.values[name]) for name in in_norms])
     layers = {name: model.get_submodule(name.removesuffix(".weight")) for name in deltas}
     hooks = [layer.register_forward_hook(partial(add, name)) for name, layer in layers.items()]
-    inputs = {"input_ids": some_words(model)[None], **without_cache(model)}
     with torch.inference_mode():
-        adapted = model(**inputs).logits
+        adapted = _logits(model)
         for hook in hooks:
             hook.remove()
         write([(weights[name], indices[name], stored.values[name]) for name in deltas])
-        grafted = model(**inputs).logits
+        grafted = _logits(model)
     if (gap := float((adapted - grafted).abs().max())) > 1e-4 * float(grafted.abs().max()):
         problem = (
             f"the logits of this model differ by {gap:.2g}, as it reads the weight of a layer without calling the layer"
         )
         raise MaskError(f"a peft adapter would not be the graft: {problem}; apply it instead")
+
+
+def _logits(model: nn.Module) -> Tensor:
+    """All logits for a short input laid end to end, or of a model without any what it gives."""
+    try:
+        made = {
+            name: one for name, one in model(**probe(model), **without_cache(model)).items() if isinstance(one, Tensor)
+        }
+    except Exception as error:  # models raise what they like
+        problem = f"the {type(model).__name__} can't be run on a short input: {one_line(error)}"
+        raise MaskError(f"a peft adapter is compared with the graft, and {problem}; apply it instead") from error
+    found = [one for name, one in made.items() if name.endswith("logits")] or [*made.values()]
+    return torch.cat([one.flatten() for one in found])
 
 
 def _head_modules(patch: PatchContent) -> Iterator[str]:

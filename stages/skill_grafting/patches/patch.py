@@ -5,7 +5,7 @@ patch.save_pretrained("movies")
 model = sg.Patch.from_pretrained("movies").apply(base)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ..grafting.apply import Places, take_at
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.mask_file import StoredMask
 from ..grafting.places import swapped
-from ..grafting.region import Parameters
+from ..grafting.region import Parameters, named_weights, unwrapped
 from ..grafting.states import copied
 from ..models.pairs import Pair, Side
 from ..writing import replacing
@@ -60,8 +60,13 @@ class Patch(PatchContent, ModelHubMixin):
         language model's labels are read; max_length: tokens of a text; heads: names of heads beside the usual ones; origin: name, source
         (hub, local) and revision of the base, by default those of its config.
         """
-        pair = Pair.of(base, tuned, heads or [*named_heads(mask)])
+        named = named_heads(mask)
+        pair = Pair.of(base, tuned, heads or (named and named.__contains__))
         require_mask(mask, pair.before)
+        if strange := origin.keys() - {"name", "source", "revision"}:
+            raise ParamsError(f"{min(strange)}: unknown; of the base a patch says name, source and revision")
+        if isinstance(labels, str) or not isinstance(labels, Iterable | None):
+            raise ParamsError(f"labels: {labels!r} should be a list of names, in the order of the logits")
         if pair.extra:
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
         whole = [name for name in pair.whole if name not in mask.region.shapes]
@@ -92,8 +97,10 @@ class Patch(PatchContent, ModelHubMixin):
         model = copied(base) if live else load_base(self, base, revision)
         put_on(self, model, f"this {type(base).__name__}" if live else f"the model in {base}")
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
-        if kind is not None and not isinstance(kind, torch.dtype):
-            raise ParamsError(f"dtype: {dtype!r} should be a dtype of torch or the name of one, such as bfloat16")
+        if kind is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+            raise ParamsError(
+                f"dtype: {dtype!r} should be a floating-point dtype of torch or its name, such as bfloat16"
+            )
         return model if kind is None else model.to(kind)
 
     @contextmanager
@@ -103,6 +110,7 @@ class Patch(PatchContent, ModelHubMixin):
         The base is compared with what the patch was made from only the first time; afterwards it may be moved or turned into another dtype.
         Swaps may be nested.  Raises MaskError for another base.
         """
+        given, base = base, unwrapped(base)
         if base not in self._places:
             self.require(base)
         before = [
@@ -112,7 +120,7 @@ class Patch(PatchContent, ModelHubMixin):
         with swapped(base, self._places[base]):
             put_config(base, self.use.options)
             try:
-                yield base
+                yield given
             finally:
                 for config, values in before:
                     for name, value in values.items():
@@ -134,7 +142,7 @@ class Patch(PatchContent, ModelHubMixin):
             base,
             self.mask,
             title=f"back from {self.use.title}",
-            heads=[*self.head] or None,
+            heads={*self.head}.__contains__ if {*self.head} & named_weights(patched).keys() else None,
             labels=[],
             **origin,
         )
@@ -195,6 +203,7 @@ class Patch(PatchContent, ModelHubMixin):
 
         The model has to be in float32 or in another type that holds the same numbers; afterwards it may be moved or turned into another dtype.
         """
+        base = unwrapped(base)
         self._places[base] = places_of(self, base, f"this {type(base).__name__}")
 
 

@@ -15,10 +15,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from torch import Tensor
 
 from ..data.prompts import Prompt
-from ..errors import MaskError, plain_problem
+from ..errors import MaskError, ParamsError, plain_problem
 from ..fields import Section
 from ..grafting.fingerprint import fingerprint
-from ..grafting.mask import FLOATS, GraftMask
+from ..grafting.mask import FLOATS, WHOLE, GraftMask
 from ..grafting.mask_file import StoredMask, write_mask
 from ..grafting.mask_indices import read_header
 from ..grafting.mask_reading import read_mask
@@ -143,32 +143,47 @@ def describe(
     """The metadata of a patch.
 
     before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels, prompt,
-    max_length; config: the tuned model's settings.  Raises MaskError for values of a type that a patch can't hold.
+    max_length; config: the tuned model's settings.  Raises MaskError for values that a patch can't hold, ParamsError for such facts.
     """
+    _require_held(stored)
     region, labels = stored.mask.region.shapes, about["labels"]
-    if strange := [name for name, values in stored.values.items() if values.dtype not in FLOATS]:
-        raise MaskError(
-            f"{strange[0]} is {stored.values[strange[0]].dtype}; a patch holds float32, bfloat16 and float16"
-        )
     outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
     known = {name: tuple(shape) for name, shape in outside.items()} | region
     classifies = bool(stored.head and labels and config)
     # of a language model neither changes any logit
     changed = {name: config[name] for name in ("pad_token_id", "problem_type") if classifies and name in config}
-    return PatchMetadata(
-        model_class=about.get("model_class"),
-        base=about["name"],
-        source=about["source"],
-        revision=about["revision"],
-        fingerprint=fingerprint(Region(known), before),
-        outside=outside,
-        head={name: [*part.shape] for name, part in sorted(stored.head.items())},
-        title=about["title"] or about["name"],
-        labels=labels,
-        prompt=about["prompt"],
-        max_length=about["max_length"],
-        config=changed | (names_of_labels(labels) if classifies else {}),
-    )
+    facts = {
+        "model_class": about.get("model_class"),
+        "base": about["name"],
+        "source": about["source"],
+        "revision": about["revision"],
+        "fingerprint": fingerprint(Region(known), before),
+        "outside": outside,
+        "head": {name: [*part.shape] for name, part in sorted(stored.head.items())},
+        "title": about["title"] or about["name"],
+        "labels": labels,
+        "prompt": about["prompt"],
+        "max_length": about["max_length"],
+        "config": changed | (names_of_labels(labels) if classifies else {}),
+    }
+    try:
+        return PatchMetadata(**facts)
+    except ValidationError as error:
+        problems = (plain_problem(problem, "", PatchMetadata) for problem in error.errors())
+        raise ParamsError("; ".join(problems).removeprefix(": ")) from None
+
+
+def _require_held(stored: StoredMask) -> None:
+    """Raise MaskError for what a reader of the file would refuse."""
+    for parts, kinds in ((stored.values, FLOATS), (stored.head, WHOLE)):
+        held = ", ".join(str(kind).removeprefix("torch.") for kind in kinds)
+        for name, part in parts.items():
+            if part.dtype not in kinds:
+                hint = f"a patch holds {held}: graft(base, tuned, mask) takes it, or turn both models first"
+                raise MaskError(f"{name} is {part.dtype}; {hint}")
+            if not bool(part.isfinite().all()):
+                hint = "which a patch doesn't hold: graft(base, tuned, mask) takes them"
+                raise MaskError(f"{name} has values that are infinite or no numbers, {hint}")
 
 
 def write_patch(path: Path, patch: PatchContent) -> None:
