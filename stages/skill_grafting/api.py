@@ -5,7 +5,7 @@ Parameters are named as in `named_parameters()`; tied parameters appear once.  A
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import Any, NamedTuple, overload
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .errors import ModelError, ParamsError
+from .errors import ModelError, ParamsError, one_number, require_takes
 from .grafting.apply import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import LazyTensors, Parameters, Region, Tensors, chosen, named_weights
@@ -74,8 +74,8 @@ def localize(
     of both.  `method` is a name (see `methods`), and `settings` are the method's own, such as steps=50.
 
     The region, which is what may be selected, is all that moved except heads, tables of embeddings, output embeddings and poolers.
-    `parameters` says otherwise: "all", groups such as "layers", glob patterns, or a function of the name.  `heads` names heads beside
-    the usual ones.
+    `parameters` says otherwise: "all", groups such as "layers", names or glob patterns of parameters or modules, or a function of the
+    name.  `heads` names heads beside the usual ones, in the same ways.
 
     Methods that look at more than weights need `loss(model)`, a scalar, or `loss(model, batch)` with a list of `batches`.  They see a
     copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so each
@@ -87,12 +87,18 @@ def localize(
     """
     pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
-    own_loss = localizer.needs_model and not isinstance(loss, Objective)
+    needs_loss = loss is not None if localizer.needs_model is None else localizer.needs_model
+    own_loss = needs_loss and not isinstance(loss, Objective)
     if own_loss:
-        _require_use(localizer, settings, loss, dev)
+        _require_use(localizer, settings, loss, dev, batches)
+    generator = _generator(seed)
     region = pair.region(parameters)
-    alone = isinstance(sparsity, str | Budget) or not isinstance(sparsity, Iterable)
+    alone = (
+        isinstance(sparsity, str | Budget) or not isinstance(sparsity, Iterable) or getattr(sparsity, "ndim", 1) == 0
+    )
     sparsity = sparsity if alone else [*sparsity]
+    if not alone and not sparsity:
+        raise ParamsError("sparsity: there are no sizes")
     budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
     given = loss if isinstance(loss, Objective) else NO_OBJECTIVE
     objective = _objective(pair, region, loss, batches, dev) if own_loss else given
@@ -102,7 +108,6 @@ def localize(
     )
     with watched(title, objective.module, total, bool(progress)) as seen, torch.inference_mode(False):
         before, after = (_values(side, region, objective.weights, seen) for side in (pair.compared, pair.after))
-        generator = np.random.default_rng(seed)
         masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
     how = {"method": localizer.name, "settings": localizer.model_dump()}
     how |= {"heads": sorted(pair.heads)} if heads else {}
@@ -121,10 +126,13 @@ def fisher(
     expectation over the model's own labels (TaLoS).  The result has a tensor of the parameter's shape for each name that is chosen
     by `parameters` and requires gradients.  The model stays in the mode that it is in.
     """
+    known = named_weights(model)
+    require_takes(loss_per_example, "loss_per_example", "model", "example")
+    _require_list(examples, "examples")
     with torch.inference_mode(False), torch.enable_grad():
         if any(weight.is_inference() for weight in model.parameters()):
             model = copied(model)  # such tensors take no gradient
-        known = named_weights(model)
+            known = named_weights(model)
         weights = {name: known[name] for name in chosen([*known], parameters) if known[name].requires_grad}
         if not weights:
             raise ModelError("parameters: none of those chosen requires gradients")
@@ -150,8 +158,14 @@ def _values(side: Tensors, region: Region, weights: Tensors, seen: Callable[[], 
     return LazyTensors(region.shapes, value)
 
 
-def _require_use(localizer: Localizer, settings: dict[str, Any], loss: object, dev: object) -> None:
-    """Raise ParamsError if a method that takes gradients has no loss, or for settings that would change nothing."""
+def _generator(seed: object) -> np.random.Generator:
+    if not isinstance(seed, np.random.Generator) and not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise ParamsError(f"seed: {seed!r} should be a whole number, at least 0, or a generator of numpy")
+    return np.random.default_rng(seed)
+
+
+def _require_use(localizer: Localizer, settings: dict[str, Any], loss: object, dev: object, batches: object) -> None:
+    """Raise ParamsError if a method that takes gradients has no loss, for arguments that are none, or settings that would change nothing."""
     for name, why in (WITHOUT_ROWS | ({} if dev else WITHOUT_DEV)).items():
         if name in settings and settings[name] != "last":
             raise ParamsError(f"{localizer.name}.{name}: {why}")
@@ -159,6 +173,15 @@ def _require_use(localizer: Localizer, settings: dict[str, Any], loss: object, d
         hint = "pass loss=, a function of the model; movement needs none"
         given = "" if loss is None else f", and {type(loss).__name__} is none: a function such as lambda model: ..."
         raise ParamsError(f"loss: {localizer.name} takes gradients{given}; {hint}")
+    require_takes(loss, "loss", *(("model",) if batches is None else ("model", "batch")))
+    _require_list(batches if batches is not None else [], "batches")
+    if dev is not None:
+        require_takes(dev, "dev", "model")
+
+
+def _require_list(values: object, setting: str) -> None:
+    if isinstance(values, Mapping | str) or not isinstance(values, Iterable):
+        raise ParamsError(f"{setting}: should be a list, not a {type(values).__name__}; [one] is a list of one")
 
 
 def _objective(
@@ -172,6 +195,8 @@ def _objective(
     parts = [()] if batches is None else [(batch,) for batch in batches]
     if not parts:
         raise ParamsError("batches: there are none; an iterator can be used only once, so pass a list")
+    if pair.model is None:
+        raise ParamsError("base and tuned: a loss is of modules, and these are tensors by name; pass the two modules")
     with torch.inference_mode(False):
         model = pair.live().eval()
     weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
@@ -216,11 +241,14 @@ def _objective(
 
     @torch.no_grad()
     def score() -> Score:
-        return Score(float(dev(model)))
+        value = one_number(dev(model), "dev")
+        if value != value:
+            raise ParamsError("dev: should give a number to maximise, not nan")
+        return Score(value)
 
     @torch.no_grad()
     def whole_loss() -> float:
-        return sum(float(loss(model, *part)) for part in parts) / len(parts)
+        return sum(one_number(loss(model, *part), "loss") for part in parts) / len(parts)
 
     measures = {"scores": dev and score, "loss": whole_loss}
     return Objective(weights, batch_gradients, lambda: gradient(parts), squares, **measures, module=model)

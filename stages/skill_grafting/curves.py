@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .errors import ParamsError
+from .errors import ParamsError, one_number, require_takes
 from .grafting.mask import GraftMask
-from .grafting.modules import grafted
+from .grafting.modules import fitting, grafted
 from .metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
 from .words import small_percent, words
 from .writing import replacing
@@ -31,15 +31,26 @@ def curve(
     """
     import pandas as pd
 
+    require_takes(score, "score", "model")
+    if not isinstance(masks, Mapping):
+        raise ParamsError(
+            f"masks: should be {{sparsity: mask, ...}}, not a {type(masks).__name__}; localize with sparsity=[...]"
+        )
+    for mask in masks.values():
+        fitting(base, tuned, mask)  # before a score is waited for
     if not masks:
         raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
+
+    def of(model: nn.Module) -> float:
+        return one_number(score(model), "score")
+
     first = next(iter(masks.values()))
     whole = replace(GraftMask.full(first.region), record=first.record)  # which names its heads
-    rows = [(PRETRAINED, 0.0, 0, score(base)), (FINETUNED, None, None, score(tuned))]
+    rows = [(PRETRAINED, 0.0, 0, of(base)), (FINETUNED, None, None, of(tuned))]
     grafts = [(GRAFTED, mask.sparsity, mask) for mask in masks.values()] + [(WHOLE_REGION, 1.0, whole)]
     for name, sparsity, mask in grafts:
         with grafted(base, tuned, mask):
-            rows.append((name, sparsity, mask.selected, score(base)))
+            rows.append((name, sparsity, mask.selected, of(base)))
     table = pd.DataFrame(rows, columns=["model", "sparsity", "selected", "score"])
     return table.astype({"selected": "Int64", "score": float})
 

@@ -8,6 +8,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
+from inspect import signature
 
 LONGEST_LINE = 1_500
 # what moves a terminal's cursor, colours or turns round its text, breaks lines where no reader sees it, or is half of a character
@@ -75,6 +76,28 @@ def missing_package(error: ModuleNotFoundError) -> str:
 def one_line(error: Exception) -> str:
     """Type and beginning of the message of a library's error."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def require_takes(function: object, setting: str, *arguments: str) -> None:
+    """Raise ParamsError unless this is a function that can be called with arguments in these places."""
+    try:
+        signature(getattr(function, "forward", function)).bind(*arguments)
+    except TypeError:
+        given = type(function).__name__ if not callable(function) else f"one of other arguments: {function}"
+        raise ParamsError(f"{setting}: should be a function ({', '.join(arguments)}), not {given}") from None
+    except ValueError:  # a builtin function that says nothing of its arguments
+        pass
+
+
+def one_number(value: object, setting: str) -> float:
+    """What a caller's function gives as a number; raises ParamsError for anything else."""
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        what = (
+            f"a tensor of {[*value.shape]}; take its mean" if hasattr(value, "shape") else f"a {type(value).__name__}"
+        )
+        raise ParamsError(f"{setting}: should give one number, not {what}") from None
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:

@@ -428,6 +428,45 @@ REFUSED = {
         lambda b, t_: sg.graft(b, t_, sg.GraftMask.empty(Region({"0.weight": (3,)}))),
         r"the mask is of other models: these have no 0.weight of the shape \[3\]",
     ),
+    "a misspelt part": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, heads="3"), "heads: no parameter or module is called '3'; the nearest is"),
+    "a part itself": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, heads=b[2]), "heads: Linear.* should be names, glob patterns or a function"),
+    "no sizes": (lambda b, t_: sg.localize(b, t_, sparsity=[]), "sparsity: there are no sizes"),
+    "a size in a tensor": (lambda b, t_: sg.localize(b, t_, sparsity=torch.tensor(0.1)), "sparsity: .* is no share"),
+    **{f"the seed {s}": (lambda b, t_, s=s: sg.localize(b, t_, sparsity=0.1, seed=s), "seed: .* should be a whole number") for s in (-1, 1.5, "a", None)},
+    "a loss of two": (lambda b, t_: learn(b, t_, loss=lambda m, batch: drift(m)), r"loss: should be a function \(model\), not one of other arguments"),
+    "a criterion": (lambda b, t_: learn(b, t_, loss=nn.CrossEntropyLoss()), r"loss: should be a function \(model\), not one of other arguments: Cross"),
+    "a loss of one": (lambda b, t_: learn(b, t_, loss=drift, batches=[1]), r"loss: should be a function \(model, batch\)"),
+    "a batch": (lambda b, t_: learn(b, t_, loss=lambda m, batch: drift(m), batches={"ids": 1}), r"batches: should be a list, not a dict; \[one\]"),
+    "no loss at all": (lambda b, t_: learn(b, t_, loss=lambda m: None), "loss: should give one number, not a NoneType"),
+    "a loss that is no number": (lambda b, t_: learn(b, t_, loss=lambda m: drift(m) * math.nan), "the loss became nan at step 0; nothing was learned yet"),
+    "dev": (lambda b, t_: learn(b, t_, dev=0.5), r"dev: should be a function \(model\), not float"),
+    "many devs": (lambda b, t_: learn(b, t_, dev=lambda m: m[0].weight), r"dev: should give one number, not a tensor of \[8, 6\]; take its mean"),
+    "dev that is none": (lambda b, t_: learn(b, t_, dev=lambda m: math.nan), "dev: should give a number to maximise"),
+    "a score": (lambda b, t_: sg.curve(b, t_, {0.5: sg.localize(b, t_, sparsity=0.5)}, lambda m: None), "score: should give one number"),
+    "one mask": (lambda b, t_: sg.curve(b, t_, sg.localize(b, t_, sparsity=0.5), drift), "masks: should be {sparsity: mask, ...}, not a GraftMask"),
+    "examples": (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), 5), "examples: should be a list, not a int"),
+    **{
+        f"a method that gives {what}": (lambda b, t_, found=found: sg.localize(b, t_, sparsity=0.1, method=lambda given, k: found), "method: .* should give region indices, a row of different whole numbers")
+        for what, found in {"nothing": None, "a mask": torch.ones(83, dtype=torch.bool), "one twice": torch.zeros(8, dtype=torch.int64), "shares": torch.rand(8)}.items()
+    },
+    "a method of k": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method=lambda k: k), r"method: should be a function \(input, k\)"),
+    "a method's loss": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method=lambda given, k: given.full_gradient()), "loss: this method takes gradients"),
+    "other names": (lambda b, t_: sg.localize(b.state_dict(), {"0.weight": t_[0].weight}, sparsity=0.1), "should have tensors of the same names, and tuned lacks 0.bias"),
+    "other shapes": (lambda b, t_: sg.localize({"a": torch.zeros(2)}, {"a": torch.zeros(3)}, sparsity=0.5), r"a: should be a tensor of one shape in both, not a Tensor of \[2\] and a Tensor of \[3\]"),
+    "a loss of tensors": (lambda b, t_: learn(b.state_dict(), t_.state_dict()), "a loss is of modules, and these are tensors"),
+    "a model within": (lambda b, t_: sg.localize(b, nn.ModuleDict({"inner": t_}), sparsity=0.1), "the tuned model has the other one in its part inner: pass tuned.inner"),
+    "no model to merge": (lambda b, t_: sg.merge("base", {"a": (t_, sg.localize(b, t_, sparsity=0.5))}), "should be torch modules|should be a torch module, not a str"),
+    "no model to train": (lambda b, t_: sg.masked_optimizer(b.state_dict(), sg.localize(b, t_, sparsity=0.5), torch.optim.SGD), "should be a torch module, not a OrderedDict"),
+    "doubles in a patch": (lambda b, t_: sg.Patch.of(b, t_, sg.localize(b, t_, sparsity=0.5)), "0.weight is torch.float64; a patch holds float32, bfloat16, float16: graft"),
+    **{
+        f"a patch with {next(iter(more))}": (lambda b, t_, more=more: sg.Patch.of(b.float(), t_.float(), sg.localize(b, t_, sparsity=0.5), **more), message)
+        for more, message in (
+            ({"labels": "abc"}, "labels: 'abc' should be a list of names"),
+            ({"labels": ["one"]}, "^should be metadata with two labels or more, or none"),
+            ({"title": 3}, "^title: 3 is not allowed: should be text"),
+            ({"author": "me"}, "author: unknown; of the base a patch says name, source and revision"),
+        )
+    },
     "no file": (lambda b, t_: sg.load_mask("nowhere.safetensors"), "nowhere.safetensors: no such mask"),
     "merging nothing": (lambda b, t_: sg.merge(b, {}), "tasks: there are none to merge"),
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
@@ -456,10 +495,16 @@ REFUSED = {
             ((torch.zeros(0, 3), []), r"not \[0, 3\] and \[0\]"),
             ((torch.zeros(1, 3), [-100]), r"labels: should be within 0\.\.2"),
             ((torch.zeros(1, 3), [0], 0), "bins: 0 should be 1 or more"),
+            ((torch.full((1, 3), math.nan), [0]), "logits: should be numbers, finite but for -inf"),
+            (({"logits": 1}, [0]), "logits and labels should be tensors or rows of numbers, not a dict and a list"),
             ((torch.full((2, 4), 0.25), [0, 1]), "logits: these are probabilities"),
         ))
     },
 }  # fmt: skip
+
+
+def learn(base: nn.Module, tuned: nn.Module, **options: object) -> sg.GraftMask:
+    return sg.localize(base, tuned, **{"sparsity": 0.1, "method": "learned", "steps": 2, "loss": drift} | options)
 
 
 def drift(model: nn.Module) -> Tensor:
@@ -481,6 +526,12 @@ def test_a_head_that_is_named_travels_whole_and_one_that_is_not_is_told(caplog):
         assert torch.equal(sg.graft(base, tuned, made).cls_head.weight, tuned.cls_head.weight)
     table = sg.curve(base, tuned, {0.5: mask}, lambda model: model.cls_head.weight.sum().item()).set_index("model").score
     assert table["whole_region"] == table["grafted"] == table["finetuned"] != table["pretrained"]
+    assert mask == sg.localize(base, tuned, sparsity=0.5, heads="cls_head") == sg.localize(base, tuned, sparsity=0.5, parameters="body")
+    tuned.cls_head = nn.Linear(4, 5)
+    assert sg.graft(base, tuned, sg.localize(base, tuned, sparsity=0.5, heads="cls_head")).cls_head.weight.shape == (5, 4)
+    with pytest.raises(GraftError, match=r"cls_head.weight is \[2, 4\] of torch.float32 in the base, \[5, 4\]"):
+        sg.localize(base, tuned, sparsity=0.5)
+    tuned.cls_head = nn.Linear(4, 2)
     assert "cls_head.weight" in sg.localize(base, tuned, sparsity=0.5).region.shapes, "control"
     assert "the last layer, cls_head, moved and is grafted like all others" in caplog.text
 
@@ -504,6 +555,15 @@ def test_several_sizes_dev_functions_and_the_curve():
     first = sg.localize(base, tuned, sparsity=0.1, method="first", parameters="all")
     assert first == sg.localize(base, tuned, sparsity=0.1, method=rank, parameters="all") and first.region_indices().tolist() == [*range(8)]
     assert {"first", "learned"} <= {*sg.methods().index}
+
+    def steepest(given, k):
+        given.put(given.pretrained)
+        given.full_gradient()
+        return given.region.flatten({name: weight.grad for name, weight in given.weights.items()}).abs().topk(k).indices.numpy()
+
+    loss(base).backward()
+    wanted = torch.cat([weight.grad.reshape(-1) for weight in base.parameters()]).abs().topk(8).indices.sort().values
+    assert sg.localize(base, tuned, sparsity=0.1, method=steepest, loss=loss, parameters="all").region_indices().equal(wanted)
 
 
 def test_batches_that_are_used_up_are_no_evidence():
@@ -709,6 +769,23 @@ class Halves(nn.Module):
         self.left, self.right = nn.Parameter(both[:, :1]), nn.Parameter(both[:, 1:])
 
 
+class Packed(nn.Linear):
+    """A layer that saves weights which are no parameter, as quantised ones do."""
+
+    packed = 0.0
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}packed"] = torch.tensor(type(self).packed)
+
+
+class Repacked(Packed):
+    packed = 1.0
+
+
+Repacked.__name__ = "Packed"
+
+
 def adapted() -> nn.Module:
     import peft
 
@@ -736,6 +813,10 @@ UNLIKE = {
     "a part less": (otherwise(lambda m: setattr(m, "act", None), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, missing in the tuned one"),
     "shared memory": (lambda: two_of(Shared), "a.weight and b.weight share memory, so that they can't be grafted apart"),
     "a view": (lambda: two_of(Viewed), "a.weight and view share memory|view and a.weight share memory"),
+    "packed weights": (
+        otherwise(lambda m: setattr(m.layer, "__class__", Repacked), lambda: Any_(layer=Packed(2, 2))),
+        "layer.packed is saved with a model and is no parameter or buffer, so it can't be grafted: graft before you quantise",
+    ),
     "no copies": (otherwise(lambda m: None, lambda: Any_(lock=threading.Lock())), "the Any_ can't be copied .*; grafted"),
 }  # fmt: skip
 
@@ -760,13 +841,39 @@ def test_what_changes_no_output_in_eval_mode_is_no_other_state():
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, AveragedModel, partial(torch.compile, backend="eager")], ids=["parallel", "averaged", "compiled"])
 def test_wrapped_models_are_taken(wrap):
-    base, tuned = two_of(Any_)
+    base, tuned = two_of(lambda: Any_(norm=nn.BatchNorm1d(8)))
+    tuned.norm.running_mean += 1
     mask = sg.localize(base, tuned, sparsity=0.3)
     for pair in ((wrap(base), tuned), (base, wrap(tuned)), (wrap(base), wrap(tuned))):
         wanted = sg.graft(base, tuned, mask)
         assert sg.localize(*pair, sparsity=0.3) == mask and same(state(sg.graft(*pair, mask)), state(wanted))
         with sg.grafted(*pair, mask) as given:
             assert given is pair[0] and same(state(unwrapped(given)), state(wanted))
+        with sg.Patch.of(*pair, mask).on(pair[0]) as given:
+            assert given is pair[0] and same(state(unwrapped(given)), state(wanted))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+def test_scripted_models_are_grafted_in_place_and_come_back():
+    base, tuned = (torch.jit.script(model) for model in two_of(lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))))
+    loss = lambda model: model(torch.eye(8)).square().mean()  # noqa: E731
+    mask, before = sg.localize(base, tuned, sparsity=1.0, parameters="all", method="grown", loss=loss), state(base)
+    with sg.grafted(base, tuned, mask):
+        assert same(state(base), state(tuned)) and not same(state(base), before)
+    assert same(state(base), before)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.float64, torch.bool])
+def test_a_patch_with_a_buffer_that_its_file_does_not_hold_is_refused(kind):
+    base, tuned = two_of(Any_)
+    for model, value in ((base, 0), (tuned, 1)):
+        model.register_buffer("table", torch.full((3,), value, dtype=kind))
+    mask = sg.localize(base, tuned, sparsity=0.5)
+    assert sg.graft(base, tuned, mask).table.equal(tuned.table)
+    with pytest.raises(GraftError, match=f"table is {kind}; a patch holds"):
+        sg.Patch.of(base, tuned, mask)
+    tuned.table = base.table
+    assert not sg.Patch.of(base, tuned, mask).head, "control"
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])

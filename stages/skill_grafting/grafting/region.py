@@ -11,14 +11,14 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..errors import MaskError, ModelError, ParamsError
+from ..errors import MaskError, ModelError, ParamsError, require_takes
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
     from torch.nn import Module, Parameter
 
 Tensors = Mapping[str, "Tensor"]
-# glob patterns such as `encoder.*.weight`, or a predicate of the name
+# names of parameters or modules, as such or as glob patterns (`encoder.*.weight`), or a predicate of the parameter's name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
@@ -77,6 +77,8 @@ def unwrapped(model: Module) -> Module:
     from torch import nn
     from torch.optim.swa_utils import AveragedModel
 
+    if not isinstance(model, nn.Module):
+        raise ParamsError(f"the model should be a torch module, not a {type(model).__name__}")
     while True:
         if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -101,24 +103,29 @@ def named_weights(model: Module) -> dict[str, Parameter]:
 
 
 def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
-    """The names that match; raises ModelError if there are none, with the nearest name for a pattern that matches none."""
-    if callable(parameters):
+    """The names that match, or are in a module that does; ModelError if there are none, with the nearest name for a pattern that matches none."""
+    if callable(parameters) and not hasattr(parameters, "named_parameters"):  # which is a module itself
+        require_takes(parameters, setting, "name")
         found = [name for name in names if parameters(name)]
     else:
         patterns = "*" if parameters is None else parameters
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ParamsError(f"{setting}: {parameters!r} should be glob patterns or a function of the name")
+            raise ParamsError(f"{setting}: {parameters!r} should be names, glob patterns or a function of the name")
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(_is_of(name, pattern) for name in names):
                 nearest = "".join(
                     f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
                 )
-                raise ModelError(f"{setting}: no parameter is called {pattern!r}{nearest}")
-        found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+                raise ModelError(f"{setting}: no parameter or module is called {pattern!r}{nearest}")
+        found = [name for name in names if any(_is_of(name, pattern) for pattern in patterns)]
     if not found:
         raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
     return found
+
+
+def _is_of(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..errors import ParamsError
 from ..grafting.apply import graft_into, put_all
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
@@ -93,7 +94,9 @@ class LocalizerInput:
 
 
 def _no_model(*_: object) -> NoReturn:
-    raise RuntimeError("this evidence has no model to take gradients of")
+    raise ParamsError(
+        "loss: this method takes gradients, and has no model to take gradients of; pass loss=, a function of the model"
+    )
 
 
 # for localizers that look at weights alone

@@ -250,7 +250,12 @@ class MaskSearch:
     def note(self, step: int, name: str, value: float) -> None:
         """Put a loss into the history; raises TrainingError if it is not a number."""
         if not math.isfinite(value):
-            raise TrainingError(f"the loss became {value} at step {step}; lower the localizer's learning_rate")
+            hint = (
+                "lower the localizer's learning_rate"
+                if step
+                else "nothing was learned yet: check the rows and both models"
+            )
+            raise TrainingError(f"the loss became {value} at step {step}; {hint}")
         self.history.append({"step": step, name: value})
 
     def measure(self, step: int) -> None:

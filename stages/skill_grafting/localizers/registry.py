@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
-from ..errors import MaskError, ParamsError, did_you_mean, plain_problem
+from ..errors import MaskError, ParamsError, did_you_mean, plain_problem, require_takes
 from ..fields import Section
 from . import NAMES
 
@@ -63,11 +63,12 @@ class Budget:
 class Localizer(Section):
     """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
-    `name` is that of its file, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights.
+    `name` is that of its file, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights;
+    None where they are taken if they are given.
     """
 
     name: ClassVar[str]
-    needs_model: ClassVar[bool] = False
+    needs_model: ClassVar[bool | None] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -121,15 +122,36 @@ def as_localizer(method: "str | Localizer | Rank", settings: Mapping[str, Any], 
         return method
     if not callable(method):
         raise ParamsError(f"method: {method!r} should be a name or a function (input, k) -> region indices")
+    require_takes(method, "method", "input", "k")
 
     class Function(Localizer):
         __doc__ = (method.__doc__ or "A function of the caller's.").strip()
+        needs_model = None
 
         def rank(self, evidence: "LocalizerInput", k: int) -> "Tensor":
-            return method(evidence, k)
+            return _as_indices(method(evidence, k), self.name)
 
     Function.name = name or getattr(method, "__name__", "function")
     return Function()
+
+
+def _as_indices(found: object, name: str) -> "Tensor":
+    """What a function of the caller's gives; raises ParamsError unless it is a row of different whole numbers."""
+    import torch
+
+    try:
+        indices = torch.as_tensor(found)
+    except (TypeError, ValueError, RuntimeError):
+        indices = torch.empty(0, 0)
+    whole = not (indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool)
+    if indices.dim() != 1 or not whole or len(indices.unique()) < len(indices):
+        given = (
+            f"{indices.dtype} of the shape {[*indices.shape]}"
+            if isinstance(found, torch.Tensor)
+            else type(found).__name__
+        )
+        raise ParamsError(f"method: {name} should give region indices, a row of different whole numbers, not {given}")
+    return indices
 
 
 def localizer_of(name: str, changes: Mapping[str, Any] | None = None, place: str = "") -> Localizer:
@@ -176,7 +198,9 @@ def methods() -> "DataFrame":
     rows = [
         {
             "method": kind.name,
-            "needs": "loss" if kind.needs_model else "weights alone",
+            "needs": {True: "loss", None: "weights, and a loss if it asks for one"}.get(
+                kind.needs_model, "weights alone"
+            ),
             "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
             "when": kind.__doc__.partition("\n")[0],
         }

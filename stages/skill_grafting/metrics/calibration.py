@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import DataError, ParamsError
+from ..errors import DataError, ParamsError, one_line
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -46,7 +46,13 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
     """The expected calibration error (equation 6), from 0 to 1, of logits of shape (n, classes) on labels of shape (n,) from 0 to classes - 1."""
     import torch  # whose tensors are taken, too
 
-    logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
+    try:
+        logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
+    except (TypeError, ValueError, RuntimeError) as error:
+        kinds = " and ".join(f"a {type(values).__name__}" for values in (logits, labels))
+        raise DataError(
+            f"logits and labels should be tensors or rows of numbers, not {kinds}: {one_line(error)}"
+        ) from None
     if logits.ndim != 2 or not logits.numel() or labels.shape != logits.shape[:1]:
         raise DataError(f"logits should be (n, classes) and labels (n,), not {[*logits.shape]} and {[*labels.shape]}")
     if not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
@@ -54,11 +60,13 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
             f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
         )
     wide = logits.double()
+    if not bool(wide.isfinite().any(1).all()) or bool((wide.isnan() | (wide == torch.inf)).any()):
+        raise DataError("logits: should be numbers, finite but for -inf of labels that can't be")
     if bool((wide >= 0).all()) and bool(((wide.sum(1) - 1).abs() < 1e-4).all()):
         raise DataError(
             "logits: these are probabilities, rows from 0 to 1 that sum to 1; give logits, or their logarithms"
         )
-    if bins < 1:
-        raise ParamsError(f"bins: {bins} should be 1 or more")
+    if not isinstance(bins, int) or bins < 1:
+        raise ParamsError(f"bins: {bins!r} should be 1 or more")
     probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())
     return binned(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), bins).ece

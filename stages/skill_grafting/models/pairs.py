@@ -54,6 +54,7 @@ class Pair:
             rounded, extra = comparable(base, tuned, before), extra_states(tuned)
             return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
+            _require_same_names(base, tuned, heads)
             return cls(base, tuned)
         kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
         raise ParamsError(
@@ -142,11 +143,13 @@ class Pair:
     def region(self, parameters: Parameters = None) -> Region:
         """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
 
-        Or "all" that moved but heads; or those of GROUPS, glob patterns or a function of the name, moved or not.
+        Or "all" that moved but heads; or those of GROUPS, names or glob patterns of parameters or modules, or a function of the name,
+        moved or not.
         Raises ModelError if there are none, or nothing moved in them.
         """
         if self.model is None:
-            return Region({name: tuple(values.shape) for name, values in self.before.items()})
+            names = [*self.before] if parameters in (None, ALL) else chosen([*self.before], parameters)
+            return Region({name: tuple(self.before[name].shape) for name in names})
         body = [name for name in self.weights if name not in self.heads]
         if parameters is None or parameters == ALL:
             left = set() if parameters == ALL else self._outer()
@@ -160,7 +163,10 @@ class Pair:
                 raise ModelError(
                     f"nothing moved in what may be grafted; {elsewhere[0]} did, and parameters= takes it in"
                 )
-            raise ModelError("the two models have the same values: nothing moved")
+            others = "; only buffers did, which travel whole" if self.moved else ""
+            raise ModelError(
+                f"the two models have the same {'parameters' if others else 'values'}: nothing moved{others}"
+            )
         LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
         return Region({name: tuple(self.before[name].shape) for name in names})
 
@@ -182,16 +188,21 @@ class Pair:
         if last in names and not self.heads and not speaks:
             layer = last.rpartition(".")[0] or last
             LOGGER.warning(
-                "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s*', and if not, parameters='all'",
+                "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s', and if not, parameters='all'",
                 layer, layer,
             )  # fmt: skip
 
     def _patterns(self, parameters: Parameters) -> Parameters:
         """Groups of the model by the names of their parameters."""
         names = [parameters] if isinstance(parameters, str) else parameters
-        if not isinstance(names, Sequence) or not any(name in GROUPS for name in names):
+        own = set() if self.kind else {name.partition(".")[0] for name in self.weights}  # parts of a module of no kind
+        if not isinstance(names, Sequence) or not any(name in GROUPS and name not in own for name in names):
             return parameters
-        groups = self.groups
+        try:
+            groups = self.groups
+        except ModelError as error:
+            hint = "give names or glob patterns of parameters or modules"
+            raise ModelError(f"parameters: its groups can't be told ({error}); {hint}") from None
         there = {*groups.values()}
         if not any(name in there for name in names) and all(name in GROUPS for name in names):
             known = ", ".join(group for group in dict.fromkeys(groups.values()) if group in GROUPS)
@@ -199,6 +210,22 @@ class Pair:
         others = [name for name in names if name not in GROUPS]
         members = {*(chosen(self.weights, others) if others else ())}
         return lambda name: groups[name] in names or name in members
+
+
+def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> None:
+    """Raise an error unless the values of a region have the same names, and those in memory the same shapes."""
+    if heads:
+        raise ParamsError("heads: are parts of modules, and these are tensors by name; pass the two modules")
+    if not base or base.keys() - tuned.keys():
+        lacks = f"tuned lacks {min({*base} - {*tuned})}" if base else "base has none"
+        raise ModelError(f"base and tuned should have tensors of the same names, and {lacks}")
+    for name in base if isinstance(base, dict) and isinstance(tuned, dict) else ():
+        shapes = [[*getattr(side[name], "shape", ())] for side in (base, tuned)]
+        if shapes[0] != shapes[1] or not all(isinstance(side[name], torch.Tensor) for side in (base, tuned)):
+            kinds = " and ".join(
+                f"a {type(side[name]).__name__} of {shape}" for side, shape in zip((base, tuned), shapes, strict=True)
+            )
+            raise ModelError(f"{name}: should be a tensor of one shape in both, not {kinds}")
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once
