@@ -198,14 +198,20 @@ def _stitched(rule: str, piece: Piece) -> Tensor:
     odd = torch.float32 if kind.itemsize == 1 and kind.is_floating_point else torch.int64 if kind in AS_BITS else None
     if odd:  # torch computes nothing in these
         start, given = start.to(odd), [values.to(odd) for values in given]
-    values = start.to(odd or _joint(kind, start.dtype)).repeat(len(given), 1)
+    wide = odd or _joint(kind, start.dtype)
+    if len(given) > 1 and all(where is None for where, _ in piece.given.values()):
+        whole = torch.stack([own.to(wide) for own in given]), torch.ones(len(given), 1, dtype=torch.bool)
+        return RULES[rule](*whole, start).to(wide).to(kind)
+    values = start.to(wide).repeat(len(given), 1)
     selected = torch.zeros(values.shape, dtype=torch.bool)
     for row, ((where, _), own) in enumerate(zip(piece.given.values(), given, strict=True)):
         places = slice(None) if where is None else where
         values[row, places], selected[row, places] = own.to(values.dtype), True
-    chosen = _of_row(values, selected.int().argmax(0))
-    colliding = selected.sum(0) > 1
-    if bool(colliding.any()):
+    chosen, *others = values.flip(0)
+    for own, there in zip(others, selected.flip(0)[1:], strict=True):
+        chosen = torch.where(there, own, chosen)  # in the end the first one's of those that select it
+    colliding = (reduce(torch.add, selected.to(torch.int16)) > 1).nonzero().reshape(-1)
+    if len(colliding):
         chosen[colliding] = RULES[rule](values[:, colliding], selected[:, colliding], start[colliding]).to(chosen.dtype)
     return chosen.to(kind)
 
@@ -227,7 +233,7 @@ def _sum(values: Tensor, _selected: Tensor, pretrained: Tensor) -> Tensor:
 
 def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
     numbers = torch.arange(1, len(values) + 1).reshape(-1, 1)
-    return _of_row(values, (selected * numbers).argmax(0))
+    return _of_row(values, (selected * numbers).argmax(0).expand(values.shape[1]))
 
 
 def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
@@ -235,7 +241,8 @@ def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     return _of_row(values, moved.masked_fill(~selected, -1).argmax(0))  # argmax gives the first of equals
 
 
-# (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union
+# (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union; `selected` has one
+# column if it is the same for all
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "mean": _mean,
     "sum": _sum,
@@ -245,11 +252,18 @@ RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def _total(numbers: Tensor) -> Tensor:
-    """Sums of the columns, row by row; sorted first, so that the order of the rows can't show."""
+    """Sums of the columns, row by row; sorted first, so that the order of the rows can't show.
+
+    A column has a few numbers, which are sorted by comparing neighbours: all columns at once, where torch.sort takes one after another.
+    """
     if numbers.is_complex():
         return torch.view_as_complex(_total(torch.view_as_real(numbers)))
-    first, *others = numbers.sort(0).values
-    return reduce(torch.Tensor.add_, others, first + 0)
+    rows = [*numbers]
+    for stop in range(len(rows) - 1, 0, -1):
+        for place in range(stop):
+            low, high = rows[place : place + 2]
+            rows[place : place + 2] = torch.minimum(low, high), torch.maximum(low, high)
+    return reduce(torch.Tensor.add_, rows[1:], rows[0] + 0)
 
 
 def _of_row(values: Tensor, rows: Tensor) -> Tensor:
