@@ -1,5 +1,6 @@
 """One library behind three doors: the same patch, byte for byte, from Python, from the command and from the pipeline."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -95,6 +96,20 @@ def test_a_kind_that_transformers_loads_with_other_values_is_written_to_a_folder
     assert same(applied, wanted)
     with pytest.raises(sg.GraftError, match="transformers zeroes the row of padding of funnel.embeddings.*; `graft apply` writes"):
         patch.apply(tmp_path / "base")
+
+
+def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp_path):
+    made = t.BertModel(t.BertConfig(vocab_size=130, **SMALL)), t.T5Model(t.T5Config(vocab_size=130, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2))
+    for base, table in zip(made, ("embeddings.word_embeddings.weight", "shared.weight"), strict=True):
+        known = {group: sg.localize(base, moved(copy.deepcopy(base)), sparsity=0.5, parameters=group).region.shapes for group in ("embeddings", "layers")}
+        assert table in known["embeddings"] and known["embeddings"].keys().isdisjoint(known["layers"])
+    base = t.BertForQuestionAnswering(t.BertConfig(vocab_size=130, **SMALL)).eval()
+    tuned = moved(copy.deepcopy(base))
+    patch = sg.Patch.of(base, tuned, sg.localize(base, tuned, sparsity=0.1, parameters="*.dense.weight"))
+    assert "in 6 linear weights" in patch.to_peft(tmp_path / "adapter", base)
+    base.forward = lambda **_: {}[0]
+    with pytest.raises(sg.GraftError, match="the BertForQuestionAnswering can't be run on a short input: KeyError: 0; apply it instead"):
+        patch.to_peft(tmp_path / "none", base)
 
 
 @pytest.mark.parametrize("how", ["mean", "ties"])
