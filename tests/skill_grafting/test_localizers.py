@@ -118,7 +118,7 @@ def test_what_needs_no_model_gets_none(make_cell, name):
     cell = make_cell("prompt")
     alone = NO_OBJECTIVE.between(cell.region, cell.pretrained(), cell.finetuned(), draws("mask", "toy", 0))
     if localizer_of(name).needs_model:
-        with pytest.raises((RuntimeError, KeyError), match="has no model to take gradients of|encoder"):
+        with pytest.raises((ParamsError, KeyError), match="has no model to take gradients of|encoder"):
             mask_of(name, alone, 300)
     else:
         assert mask_of(name, alone, 300).equals(mask_of(name, seeded(evidence_of(cell)), 300))
