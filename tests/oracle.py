@@ -1,6 +1,8 @@
-"""oracle: verdicts of docs/REPRODUCTION.md once more from the CSV files, by numpy, pandas and scipy alone.
+"""oracle: verdicts of a report's claims once more from its CSV files, by numpy, pandas and scipy alone.
 
-python -m tests.oracle   one line a claim: n, value, half its 95 % interval, verdict; ends with 1 if the page says something else
+python -m tests.oracle                 those of docs/REPRODUCTION.md, from plots
+python -m tests.oracle PAGES FIGURES   those of a dated report's folder of pages, from its folder of figures
+One line a claim: n, value, half its 95 % interval, verdict; ends with 1 if the page says something else.
 """
 
 import re
@@ -11,48 +13,91 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-PAIRS = [("learned", "movement", "movement grafts"), ("attribution", "movement", "movement grafts"), ("learned", "fish", "FISH grafts"), ("learned", "bias", "grafts of biases")]
+PAIRS = [
+    ("learned", "movement", "movement grafts"),
+    ("attribution", "movement", "movement grafts"),
+    ("movement", "random", "random grafts"),
+    ("learned", "fish", "FISH grafts"),
+    ("learned", "bias", "grafts of biases"),
+]
+RIVALS = {
+    "average": "average of whole models",
+    "arithmetic": "arithmetic of whole models",
+    "ties": "TIES of whole models",
+    "dare": "DARE of whole models",
+    "consensus": "consensus of whole models",
+    "stitch_sum": "stitch sum",
+    "stitch_sequence": "stitch sequence",
+    "stitch_largest": "stitch largest",
+    "grafted_arithmetic": "grafted arithmetic",
+    "stitch_0.01": "stitched Localize-and-Stitch masks",
+    "movement_0.05": "stitched movement masks",
+}
 
 
-def means(name: str, by: str, value: str, where: str) -> pd.DataFrame:
-    """Means over seeds and all else, a row a task and a column a value of `by`."""
-    return pd.read_csv(f"plots/{name}.csv").query(where).groupby(["task", by])[value].mean().unstack()
+class Figures:
+    """The CSV files of a report: those of the main pipeline and of further ones, of which not all need be there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.main = folder, folder / "main" if (folder / "main").is_dir() else folder
+
+    def read(self, name: str) -> pd.DataFrame:
+        return pd.read_csv(self.folder / f"{name}.csv" if "/" in name else self.main / f"{name}.csv")
+
+    def means(self, name: str, by: str, value: str, where: str) -> pd.DataFrame:
+        """Means over seeds and all else, a row a task and a column a value of `by`."""
+        return self.read(name).query(where).groupby(["task", by])[value].mean().unstack()
 
 
-def main_claims():
+def main_claims(of: Figures):
     """Family, words, a value for each task or pair of tasks, and limit of each claim."""
-    score, kept, ece, agree, gain = (means("scores", "variant", name, "n > 0") for name in ("score", "retained", "ece", "agreement", "gain"))
-    constant = means("scores", "variant", "constant", "n > 0").finetuned
+    score, kept, ece, agree, gain = (of.means("scores", "variant", name, "n > 0") for name in ("score", "retained", "ece", "agreement", "gain"))
+    constant, size = of.means("scores", "variant", "constant", "n > 0").finetuned, of.read("run")["size"][0]
     yield "control", "", score.finetuned - np.maximum(score.pretrained, constant), 0.0
-    few = pd.read_csv("plots/tasks.csv").set_index("task").labels == 2
-    yield "kept 95", "| A graft of 1.00 % keeps 95 %", kept.grafted, 0.95
-    yield "kept 90", "| A graft of 1.00 % keeps 90 %", kept.grafted, 0.9
+    few = of.read("tasks").set_index("task").labels == 2
+    yield "kept 95", f"A graft of {size} keeps 95 %", kept.grafted, 0.95
+    yield "kept 90", f"A graft of {size} keeps 90 %", kept.grafted, 0.9
     yield "kinds", "On tasks with two labels the graft keeps", kept.grafted[few], 0.95
     yield "kinds", "On tasks with more labels the graft keeps", kept.grafted[~few], 0.95
-    yield "gain", "| The graft keeps 95 % of what", gain.grafted, 0.95
-    yield "ece", "better calibrated than the fine-tuned", ece.finetuned - ece.grafted, 0.0
+    yield "gain", "The graft keeps 95 % of what", gain.grafted, 0.95
+    yield "ece", "The graft is better calibrated than the fine-tuned", ece.finetuned - ece.grafted, 0.0
     yield "calibration", "Temperature scaling", ece.grafted - ece.finetuned_tempered, 0.0
-    yield "calibration", "lower than that of WiSE-FT", ece.wise_ft - ece.grafted, 0.0
-    yield "agreement", "agree on 86 %", agree.grafted, 0.86
-    yield "localizer", "graft scores higher than the movement graft", score.grafted - score.movement_grafted, 0.0
-    yield "localizer", "agrees more", agree.grafted - agree.movement_grafted, 0.0
+    yield "calibration", "The graft's ECE is lower than that of WiSE-FT", ece.wise_ft - ece.grafted, 0.0
+    yield "agreement", "Graft and fine-tuned model agree on 86 %", agree.grafted, 0.86
+    yield "localizer", "The learned graft scores higher than the movement graft", score.grafted - score.movement_grafted, 0.0
+    yield "localizer", "The learned graft agrees more", agree.grafted - agree.movement_grafted, 0.0
 
 
-def study_claims():
+def study_claims(of: Figures):
     """The same of the study, where the sizes of one claim are a family."""
-    tuned, elsewhere = (means("study/anchor", "variant", *of).finetuned for of in (("ece", "where == 'id'"), ("score", "where == 'ood'")))
-    for size in (0.001, 0.01, 0.1):
+    tuned = of.means("study/anchor", "variant", "ece", "where == 'id'").finetuned
+    for size in sorted(of.read("study/sweep").sparsity.unique()):
         own, at = f"sparsity == {size} and variant == 'grafted' and where == ", f"{100 * size:.2f} %"
-        score, ece, kept = (means("study/sweep", "localizer", name, f"{own}'id'") for name in ("score", "ece", "retained"))
+        score, ece, kept = (of.means("study/sweep", "localizer", name, f"{own}'id'") for name in ("score", "ece", "retained"))
         for a, b, rival in PAIRS:
-            yield f"{a} {b}", f"{a.capitalize()} grafts score higher than {rival}, at {at}", score[a] - score[b], 0.0
+            if {a, b} <= {*score}:
+                yield f"{a} {b}", f"{a.capitalize()} grafts score higher than {rival}, at {at}", score[a] - score[b], 0.0
+        if "learned" not in score:
+            continue
         yield "kept", f"A learned graft of {at} keeps 95 % of the fine-tuned", kept.learned, 0.95
-        yield "ece", f"ECE is higher than that of its learned graft of {at}", tuned - ece.learned, 0.0
-        far = means("study/sweep", "localizer", "score", f"{own}'ood'").learned - elsewhere
-        yield "ood", f"distribution shift a learned graft of {at} scores higher than the fine-tuned", far.dropna(), 0.0
-        rows = pd.read_csv("plots/study/task_overlap.csv").query(f"localizer == 'learned' and sparsity == {size}")
+        yield "ece", f"The fine-tuned model's ECE is higher than that of its learned graft of {at}", tuned - ece.learned, 0.0
+        elsewhere = of.means("study/anchor", "variant", "score", "where == 'ood'").finetuned
+        far = of.means("study/sweep", "localizer", "score", f"{own}'ood'").learned - elsewhere
+        yield "ood", f"Under small distribution shift a learned graft of {at} scores higher than the fine-tuned", far.dropna(), 0.0
+        rows = of.read("study/task_overlap").query(f"localizer == 'learned' and sparsity == {size}")
         over = rows.assign(over=rows.overlap - rows.chance).groupby(["first", "second"]).over.mean()
         yield "overlap", f"Learned masks of {at} of two tasks overlap", over, 0.0
+
+
+def merge_claims(of: Figures):
+    """The same of merged models, where all comparisons with the stitched mean are a family."""
+    score, kept = (of.means("merge/scores", "method", name, "n > 0") for name in ("score", "own"))
+    constant = of.means("merge/scores", "method", "constant", "n > 0").grafted
+    yield "control", "", score.grafted - np.maximum(score.pretrained, constant), 0.0
+    for method, words in RIVALS.items():
+        if method in score:
+            yield "stitched", f"The stitched mean scores higher than the {words}", score.stitch_mean - score[method], 0.0
+    yield "kept", "The stitch mean keeps 95 %", kept.stitch_mean, 0.95
 
 
 def judged(values: pd.Series, limit: float) -> tuple[int, float, float, float]:
@@ -65,15 +110,32 @@ def judged(values: pd.Series, limit: float) -> tuple[int, float, float, float]:
     return len(tasks), values.mean(), error * t.ppf(0.975, len(tasks) - 1), p_value
 
 
-if __name__ == "__main__":
-    page, differ = Path("docs/REPRODUCTION.md").read_text(encoding="utf-8"), 0
-    for claims in (main_claims(), study_claims()):
-        rows = [(*one, *judged(*one[2:])) for one in claims]
+def verdicts(text: str, words: str) -> list[str]:
+    """What a page says of a claim: in a row of a table, or at the start of a line."""
+    row = rf"^\| {re.escape(words)}.* \| ([a-z ]+)(?: \(Holm\))? \|$"
+    line = rf"^- \*\*([a-z ]+)\*\*: {re.escape(words)}"
+    return re.findall(row, text, re.MULTILINE) + re.findall(line, text, re.MULTILINE)
+
+
+def main(pages: list[Path], figures: Figures) -> bool:
+    """Print every claim; gives whether a page says something else."""
+    text, differ = "\n".join(page.read_text(encoding="utf-8") for page in pages), False
+    parts = {"scores": main_claims, "study/sweep": study_claims, "merge/scores": merge_claims}
+    for name, claims in parts.items():
+        if not (figures.folder / f"{name}.csv").exists() and not (figures.main / f"{name}.csv").exists():
+            continue
+        rows = [(*one, *judged(*one[2:])) for one in claims(figures)]
         for family, words, _, limit, n, mean, half, p_value in rows:
             ranked = sorted(row[-1] for row in rows if row[0] == family)
             holm = max((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value)
             verdict = "not measurable" if n < 4 else "not shown" if holm >= 0.05 else "holds" if mean > limit else "does not hold"
-            said = re.findall(rf"{re.escape(words)}.* \| ([a-z ]+)(?: \(Holm\))? \|$", page, re.M) if words else ["holds"]
-            differ += said != [verdict]
+            said = verdicts(text, words) if words else ["holds"]
+            differ |= said != [verdict]
             print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if said == [verdict] else said}")
-    sys.exit(differ > 0)
+    return differ
+
+
+if __name__ == "__main__":
+    folders = [Path(name) for name in sys.argv[1:]] or [Path(), Path("plots")]
+    pages = [*folders[0].glob("*.md")] if sys.argv[1:] else [Path("docs/REPRODUCTION.md")]
+    sys.exit(main(pages, Figures(folders[-1])))
