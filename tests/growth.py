@@ -1,4 +1,4 @@
-"""python -m tests.growth: what work costs as it grows, as the table of docs/SCALING.md: seconds of the processor, and memory beyond what was there before."""
+"""python -m tests.growth: what work costs as it grows: seconds of the processor, and memory beyond what was there before."""
 
 import os
 import resource

@@ -189,9 +189,10 @@ def test_cutting_takes_from_the_sentence_only_and_no_more_than_it_must(max_lengt
         assert text_of(example).split()[1 : 1 + kept] == text.split()[:kept]
 
 
-def test_cutting_keeps_byte_level_text_within_the_length():
+@pytest.mark.parametrize("ending", [" zzz qqq €", "€€€€€€", " a€b😀c", "😀"])
+def test_cutting_keeps_byte_level_text_within_the_length(ending):
     for words in range(1, 30):
-        text = long_text(words, words) + " zzz qqq €"
+        text = long_text(words, words) + ending
         example = encoded(text, mode="autoregressive", most=12)
         assert len(example.input_ids) <= 12 and bytes_of(example).endswith(" It was")
         assert text.startswith(bytes_of(example).removesuffix(" It was").rstrip("\ufffd")), "a beginning of the text"

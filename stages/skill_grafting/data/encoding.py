@@ -173,7 +173,10 @@ def _cut(text: str, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> str:
     if tokenizer.is_fast:
         offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         keep = len(offsets) - tokens
-        return text[: offsets[keep - 1][1]].rstrip() if keep > 0 else ""
+        if keep <= 0:
+            return ""
+        # the tokens of one character have its place in common: a cut between two of them leaves it out, so that each makes the text shorter
+        return text[: min(offsets[keep - 1][1], offsets[keep][0], len(text) - 1)].rstrip()
     # a tokenizer in Python has no offsets: look for the shortest beginning of the text that has the tokens that are kept
     kept = tokenizer(text, add_special_tokens=False)["input_ids"][:-tokens]
 
