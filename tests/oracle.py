@@ -130,8 +130,8 @@ def main(pages: list[Path], figures: Figures) -> bool:
             holm = max((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value)
             verdict = "not measurable" if n < 4 else "not shown" if holm >= 0.05 else "holds" if mean > limit else "does not hold"
             said = verdicts(text, words) if words else ["holds"]
-            differ |= said != [verdict]
-            print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if said == [verdict] else said}")
+            differ |= {*said} != {verdict}
+            print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if {*said} == {verdict} else said}")
     return differ
 
 
