@@ -41,8 +41,11 @@ class Figures:
     def __init__(self, folder: Path) -> None:
         self.folder, self.main = folder, folder / "main" if (folder / "main").is_dir() else folder
 
+    def path(self, name: str) -> Path:
+        return (self.folder if "/" in name else self.main) / f"{name}.csv"
+
     def read(self, name: str) -> pd.DataFrame:
-        return pd.read_csv(self.folder / f"{name}.csv" if "/" in name else self.main / f"{name}.csv")
+        return pd.read_csv(self.path(name))
 
     def means(self, name: str, by: str, value: str, where: str) -> pd.DataFrame:
         """Means over seeds and all else, a row a task and a column a value of `by`."""
@@ -122,7 +125,7 @@ def main(pages: list[Path], figures: Figures) -> bool:
     text, differ = "\n".join(page.read_text(encoding="utf-8") for page in pages), False
     parts = {"scores": main_claims, "study/sweep": study_claims, "merge/scores": merge_claims}
     for name, claims in parts.items():
-        if not (figures.folder / f"{name}.csv").exists() and not (figures.main / f"{name}.csv").exists():
+        if not figures.path(name).exists():
             continue
         rows = [(*one, *judged(*one[2:])) for one in claims(figures)]
         for family, words, _, limit, n, mean, half, p_value in rows:
@@ -130,8 +133,8 @@ def main(pages: list[Path], figures: Figures) -> bool:
             holm = max((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value)
             verdict = "not measurable" if n < 4 else "not shown" if holm >= 0.05 else "holds" if mean > limit else "does not hold"
             said = verdicts(text, words) if words else ["holds"]
-            differ |= {*said} != {verdict}
-            print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if {*said} == {verdict} else said}")
+            differ |= said != [verdict]
+            print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if said == [verdict] else said}")
     return differ
 
 

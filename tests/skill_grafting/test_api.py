@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import transformers as t
@@ -385,6 +386,7 @@ def test_calibration_is_equation_6():
     logits, labels = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
     wanted = reliability(logits.numpy(), labels.numpy(), 15).ece
     assert sg.calibration_error(logits, labels) == sg.calibration_error(logits.tolist(), labels.tolist()) == wanted > 0
+    assert sg.calibration_error(logits, labels, np.int64(15)) == wanted
     assert sg.calibration_error([[9.0, 0.0], [0.0, 9.0]], [0, 1]) < 1e-3
 
 

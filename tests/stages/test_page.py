@@ -99,6 +99,15 @@ def test_another_computation_of_the_verdicts_agrees_but_with_one_that_was_change
     assert done.returncode == 1 and len(lines) > 20 and [line.endswith("['not shown']") for line in lines if line.endswith("]")] == [True], done.stderr
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_another_computation_agrees_with_the_report_that_the_first_page_is_of(changed, tmp_path):
+    name = "2026-11-28_smollm2_twelve"
+    summary = (ROOT / f"metrics/reports/{name}/summary.md").read_text()
+    write_text(tmp_path / "summary.md", summary.replace("**does not hold**: The learned", "**holds**: The learned") if changed else summary)
+    done = subprocess.run([sys.executable, ROOT / "tests/oracle.py", tmp_path, ROOT / f"plots/reports/{name}"], capture_output=True, text=True)
+    assert done.returncode == changed and len(done.stdout.splitlines()) == 12, done.stdout
+
+
 @pytest.mark.parametrize(
     ("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/io.py"], True)]
 )

@@ -66,7 +66,7 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
         raise DataError(
             "logits: these are probabilities, rows from 0 to 1 that sum to 1; give logits, or their logarithms"
         )
-    if not isinstance(bins, int) or bins < 1:
+    if not isinstance(bins, int | np.integer) or bins < 1:
         raise ParamsError(f"bins: {bins!r} should be 1 or more")
     probabilities = softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)).numpy())
     return binned(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), bins).ece

@@ -52,7 +52,7 @@ class PositionSelector:
 def _rows_alone(projection: Linear, words: Tensor) -> Iterator[None]:
     """For its time a linear layer has these rows alone, whose gradients go to its whole weight.
 
-    A few words cost nothing to compute as the weights are stored, and in bfloat16 two of them would often be rounded to one logit.
+    Their logits are computed in the type of the weights, which costs nothing for a few words: in bfloat16 two of them would often be one number.
     """
 
     def narrow(hidden: Tensor) -> Tensor:
