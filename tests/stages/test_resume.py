@@ -1,8 +1,10 @@
 """A killed training, mask learning, joint training, sequence or sparse training goes on, and ends in the same bytes."""
 
 import json
+import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -263,7 +265,7 @@ def test_a_full_disk_stops_the_checkpoints_and_not_the_training(make_cell, tmp_p
 
 
 def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_cell, tmp_path, monkeypatch):
-    now = [0.0]
+    now, cell = [0.0], make_cell("prompt")  # made before, since that trains, too
     monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     course = train.__globals__["TrainerState"]
@@ -276,7 +278,7 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
 
         with suppress(Killed), keeping(tmp_path / "kept", "toy", lambda: (100, "")):
             monkeypatch.setattr(course, "step", slow)
-            tune(make_cell("prompt"), **{**HARD, "learning_rates": [3e-3]})
+            tune(cell, **{**HARD, "learning_rates": [3e-3]})
             raise Killed
 
     run(9.0)
@@ -289,3 +291,27 @@ def test_a_loop_that_took_long_is_kept_as_it_ended_and_a_short_one_is_not(make_c
         about, names = json.loads(stored.metadata()["checkpoint"]), [*stored.keys()]
     assert about["finished"] and about["step"] == STEPS
     assert {name.split("/")[0] for name in names} == {"leaves", "random"}  # nothing of the optimizer
+
+
+def test_what_ended_is_kept_until_dvc_has_recorded_it(make_cell, tmp_path):
+    """Between the end of a stage and the new dvc.lock, DVC hashes the outputs; who is killed then goes on from the end."""
+    cell, lock, kept = make_cell("prompt"), tmp_path / "dvc.lock", tmp_path / "runs/toy"
+    once = {**HARD, "learning_rates": [3e-3]}
+
+    def ran(label: str = "toy") -> int:
+        with pytest.MonkeyPatch.context() as patch, keeping(kept.with_name(label), label, lambda: (1e-9, ""), lock):
+            steps: list[int] = []
+            step = train.__globals__["TrainerState"].step
+            patch.setattr(train.__globals__["TrainerState"], "step", lambda *given: steps.append(1) or step(*given))
+            tune(cell, **once)
+        return len(steps)
+
+    def record(at: float) -> None:
+        lock.touch()
+        os.utime(lock, (at, at))
+
+    record(0)
+    assert [ran(), ran()] == [STEPS, 0]
+    assert ran("other") == STEPS and kept.is_dir(), "the lock is older than the end of that run"
+    record(time.time() + 60)
+    assert ran("other") == STEPS and not kept.exists(), "both were recorded: forced again, they run again"

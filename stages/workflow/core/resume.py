@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -27,6 +27,8 @@ from skill_grafting.io import READ
 from skill_grafting.loops import KEEPERS, State
 from skill_grafting.writing import replacing
 
+# in the folder of a run that ended: the dvc.lock that will say so
+ENDED = "ended"
 # a loop that took this share of the time between two checkpoints is kept as it ended
 FINISHED_SHARE = 0.1
 RANDOM = "random"
@@ -98,13 +100,18 @@ class KeptLoop:
 
 
 @contextmanager
-def keeping(folder: Path, label: str, identify: Callable[[], tuple[float, list[Any]]]) -> Iterator[None]:
+def keeping(
+    folder: Path, label: str, identify: Callable[[], tuple[float, list[Any]]], lock: Path | None = None
+) -> Iterator[None]:
     """A place for the checkpoints of all loops inside; it is removed at the end, unless that is an error.
 
-    `identify()`, asked at the first loop, gives the seconds between two checkpoints (0: none are kept), and the arguments,
-    settings and code of this run.  `label` is what lines on stderr begin with.
+    With a `lock`, the dvc.lock in which DVC records this run once it has hashed its outputs, the next run of any stage removes
+    it after that: who is killed in between has lost nothing.  `identify()`, asked at the first loop, gives the seconds between two
+    checkpoints (0: none are kept), and the arguments, settings and code of this run.  `label` is what lines on stderr begin with.
     """
     READ.clear()
+    _remove_recorded(folder.parent)
+    (folder / ENDED).unlink(missing_ok=True)
 
     @cache
     def keeper() -> Keeper:
@@ -117,8 +124,18 @@ def keeping(folder: Path, label: str, identify: Callable[[], tuple[float, list[A
         yield
     finally:
         KEEPERS.pop(), _regained.pop()
-    if keeper.cache_info().currsize:
+    if lock and folder.is_dir():
+        (folder / ENDED).write_text(str(lock), encoding="utf-8")
+    elif keeper.cache_info().currsize:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_recorded(folder: Path) -> None:
+    """Remove the checkpoints of runs that ended before their dvc.lock was last written."""
+    for ended in folder.glob(f"*/{ENDED}"):
+        with suppress(OSError):  # another stage that starts now removes it, too
+            if Path(ended.read_text(encoding="utf-8")).stat().st_mtime_ns > ended.stat().st_mtime_ns:
+                shutil.rmtree(ended.parent, ignore_errors=True)
 
 
 _regained: list[Callable[[], float]] = []

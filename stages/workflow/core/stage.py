@@ -62,7 +62,10 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
         read = [[*keys, str(chosen)] for _, keys, chosen in settings.READ]
         return settings.checkpoint_seconds(), [module, arguments, read, {path: code[path] for path in imported(code)}]
 
-    with keeping(paths.CHECKPOINTS / label, label, identify):
+    # a pipeline is a folder in `stages`; the main one's stages lie there themselves
+    folder = Path(*module.split(".")[:-1]) if module.count(".") > 1 else Path()
+    lock = folder / "dvc.lock" if "DVC_STAGE" in os.environ else None
+    with keeping(paths.CHECKPOINTS / label, label, identify, lock):
         function(**arguments)
     if "DVC_STAGE" in os.environ:
         require_unchanged(code)
