@@ -19,7 +19,7 @@ from ..errors import ModelError, ParamsError
 from ..grafting.apply import Places, take_at
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.mask_file import StoredMask
-from ..grafting.places import swapped
+from ..grafting.places import swapped, unswapped
 from ..grafting.region import Parameters, named_weights, unwrapped
 from ..grafting.states import copied
 from ..models.pairs import Pair, Side
@@ -204,7 +204,8 @@ class Patch(PatchContent, ModelHubMixin):
         The model has to be in float32 or in another type that holds the same numbers; afterwards it may be moved or turned into another dtype.
         """
         base = unwrapped(base)
-        self._places[base] = places_of(self, base, f"this {type(base).__name__}")
+        with unswapped(base):
+            self._places[base] = places_of(self, base, f"this {type(base).__name__}")
 
 
 def config_of(model: nn.Module | None) -> dict[str, Any]:

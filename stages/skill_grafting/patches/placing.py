@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..errors import MaskError
 from ..grafting.apply import Places, put_at, write
 from ..grafting.fingerprint import fingerprint
-from ..grafting.places import unswapped
 from ..grafting.region import LazyTensors, Tensors, named_weights
 from ..models.checkpoints import Checkpoint, Named, require_as_stored
 from ..models.folders import find_checkpoint
@@ -43,12 +42,11 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
     parameters = named_weights(model)
     weights = {**parameters, **dict(model.named_buffers())}
     parameters = {name: weight for name, weight in parameters.items() if name not in patch.head}
-    with unswapped(model):
-        try:
-            require_base(patch, parameters, title)
-        except MaskError:
-            require_as_stored(model)  # a better reason
-            raise
+    try:
+        require_base(patch, parameters, title)
+    except MaskError:
+        require_as_stored(model)  # a better reason
+        raise
     if strange := [name for name in patch.head if name not in weights]:
         raise MaskError(f"{patch!r}: its head has {strange[0]}, and {title} has not")
     require_padding(patch.use, getattr(getattr(model, "config", None), "vocab_size", None))
