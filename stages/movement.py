@@ -1,12 +1,12 @@
 """movement: the mask of the parameters of one (task, seed) that moved most in fine-tuning."""
 
+from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask_file import StoredMask, write_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import read_tensors
 from stages.workflow.core import paths
 from stages.workflow.core.settings import load_params

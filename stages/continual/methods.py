@@ -44,7 +44,7 @@ from torch import Tensor
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
-from skill_grafting.fields import Params, Section
+from skill_grafting.fields import HEAD, Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_file import StoredMask
@@ -52,7 +52,6 @@ from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import bytes_of, read_tensors

@@ -13,7 +13,7 @@ from torch import Tensor
 from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_file import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask_for
@@ -38,7 +38,6 @@ from skill_grafting.metrics.predictions import Predictions, first_rows, read_pre
 from skill_grafting.metrics.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.shared import SharedModel

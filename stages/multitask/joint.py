@@ -14,8 +14,8 @@ from skill_grafting import runtime
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.tasks import TaskSpec
+from skill_grafting.fields import HEAD
 from skill_grafting.io import make_folders, read_rows, write_json
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of

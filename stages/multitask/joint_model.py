@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skill_grafting.errors import ModelError
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, Params
 from skill_grafting.io import note, read_rows
 from skill_grafting.localizers.evidence import Objective
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.loading import save_model

@@ -1,7 +1,7 @@
 """Types of settings, and what all sections of them are."""
 
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,6 +17,9 @@ Rate = Annotated[float, Field(gt=0, le=1e12)]
 Rates = Annotated[list[Rate], Field(min_length=1)]
 Tasks = list[Name] | None
 Group = Literal["layers", "embeddings", "pooler", "lm_head"]
+GROUPS = LAYERS, EMBEDDINGS, POOLER, LM_HEAD = get_args(Group)
+# the group of what is new with a task, which has no pretrained values
+HEAD = "head"
 Mode = Literal["standard", "prompt", "autoregressive", "generative"]
 Column = Literal["sentence1", "sentence2", "label", "prompt", "completion"]
 Optimizer = Literal["sgd", "adamw"]

@@ -15,11 +15,11 @@ from torch.nn import functional
 
 from skill_grafting import runtime
 from skill_grafting.errors import ModelError
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import HEAD, block_names
+from skill_grafting.models.blocks import block_names
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from skill_grafting import runtime
 from skill_grafting.errors import ParamsError
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors

@@ -4,10 +4,9 @@ from math import prod
 from typing import Any
 
 from skill_grafting import runtime
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.io import make_folders, read_rows, write_json
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.blocks import HEAD, LAYERS
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, seeded_torch

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from skill_grafting.data.encoding import Example
+from skill_grafting.fields import LAYERS
 from skill_grafting.grafting.region import Region
 from skill_grafting.metrics.composition import layer_of
 from skill_grafting.models.anatomy import ModelSpec
-from skill_grafting.models.blocks import LAYERS
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.runtime import permuted

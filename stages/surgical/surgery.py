@@ -7,14 +7,13 @@ from typing import Any
 import torch
 
 from skill_grafting import runtime
-from skill_grafting.fields import Params
+from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import make_folders, read_json, require
 from skill_grafting.metrics.predictions import Predictions
 from skill_grafting.metrics.scores import cross_entropy, own_scores
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.blocks import HEAD, LAYERS
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, numpy_generator

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, RobertaConfig
 
 from skill_grafting.data.encoding import Example
+from skill_grafting.fields import LAYERS
 from skill_grafting.models import fisher
-from skill_grafting.models.blocks import LAYERS
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_gradient

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skill_grafting.data.encoding import Example
-from skill_grafting.models.blocks import HEAD, LAYERS
+from skill_grafting.fields import HEAD, LAYERS
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_of, predict
 from skill_grafting.models.shared import SharedModel

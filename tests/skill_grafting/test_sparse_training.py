@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from skill_grafting.data.batching import shuffled
 from skill_grafting.errors import GraftError, MaskError, ModelError
+from skill_grafting.fields import HEAD
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, named_weights
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.structure import groups_of
 from skill_grafting.training import course, finetuning, training
 from skill_grafting.training.finetuning import at_point, finetune, trained_names

@@ -13,6 +13,7 @@ from torchmetrics.functional import matthews_corrcoef, spearman_corrcoef
 from transformers import BertModel, GPT2Model, LlamaModel
 
 from skill_grafting.errors import ParamsError, TrainingError
+from skill_grafting.fields import LAYERS
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, write_json, write_rows
 from skill_grafting.metrics.classification import mcc
@@ -21,7 +22,6 @@ from skill_grafting.metrics.predictions import Predictions
 from skill_grafting.metrics.scores import classification_scores, own_scores
 from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import LAYERS
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError, plain_problem
+from ..fields import HEAD
 from ..grafting.region import Region, named_weights
 from ..io import read_json, write_json
-from .blocks import HEAD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

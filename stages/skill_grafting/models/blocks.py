@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 from torch.nn import Embedding, ModuleList
 
 from ..errors import ModelError
+from ..fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
 from ..grafting.region import named_weights
 from .probing import run_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-LAYERS, EMBEDDINGS, POOLER, LM_HEAD, HEAD = "layers", "embeddings", "pooler", "lm_head", "head"
 
 
 def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:

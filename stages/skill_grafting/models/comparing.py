@@ -5,9 +5,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError, one_line
+from ..fields import HEAD
 from ..grafting.region import named_weights
 from .anatomy import ModelSpec, shapes_of
-from .blocks import HEAD
 from .checkpoints import Checkpoint, Named, listed
 from .limits import most_tokens
 from .loading import CLASSES, MADE_ANEW, POOLERS, classes, is_dropout, load_config, quiet_transformers

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError, printable
+from ..fields import HEAD, LM_HEAD
 from ..grafting.region import named_weights
 from ..settings import ModelParams
 from .anatomy import ModelSpec, write_anatomy
-from .blocks import HEAD, LM_HEAD
 from .checkpoints import FLOATS, Checkpoint, Named, listed
 from .folders import commit_of
 from .limits import require_embeddings

@@ -5,20 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import ModelError, ParamsError
-from ..fields import Group
+from ..fields import GROUPS
 from ..grafting.apply import is_equal, is_finite, is_plain, is_same, write
 from ..grafting.region import Parameters, Region, Tensors, chosen, named_weights, unwrapped
 from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
-GROUPS = get_args(Group)
 
 
 @dataclass(frozen=True, eq=False)

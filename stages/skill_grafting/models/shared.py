@@ -7,10 +7,10 @@ from pathlib import Path
 from torch import Tensor
 
 from ..data.tasks import TaskSpec
+from ..fields import HEAD
 from ..grafting.region import Tensors
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .blocks import HEAD
 from .label_model import LabelModel, train_only
 from .structure import groups_of
 

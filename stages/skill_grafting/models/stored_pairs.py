@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
+from ..fields import HEAD
 from ..grafting.apply import write
 from ..grafting.region import LazyTensors, Parameters, Tensors, chosen, named_weights
 from ..grafting.states import heads_of
 from .anatomy import ModelSpec, shapes_of
-from .blocks import HEAD, groups_in
+from .blocks import groups_in
 from .checkpoints import Checkpoint, Named, listed
 from .comparing import fitted, labels_of, lacking, mode_of, skeleton, unread, untied
 from .loading import CLASSES, load_model

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args
 from .. import __version__
 from ..command import USER_MISTAKE, guarded
 from ..errors import GraftError, did_you_mean, missing_package, printable
-from ..fields import Column, Group, Mode
+from ..fields import GROUPS, Column, Mode
 from ..localizers import NAMES
 
 # command, a function in the module of its name, which gives what is printed -> what it does
@@ -24,7 +24,7 @@ COMMANDS = {
     "inspect": "Show how large a mask is and where its parameters lie.",
     "predict": "Show the probability of each label for texts, by a patch on its base model or by a whole model.",
 }
-GROUPS, MODES, COLUMNS = get_args(Group), get_args(Mode), get_args(Column)
+MODES, COLUMNS = get_args(Mode), get_args(Column)
 PRETRAINED = "models/pretrained"
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from ruamel.yaml import YAML
 
-from ..data.tasks import TaskSpec
-from ..errors import ModelError, ParamsError
+from ..errors import ModelError, ParamsError, one_line
+from ..fields import HEAD
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask_file import StoredMask
 from ..grafting.mask_reading import require_model
@@ -15,10 +15,7 @@ from ..io import read_json
 from ..metrics.gain import with_gain
 from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from ..models.anatomy import FILE, read_anatomy
-from ..models.blocks import HEAD
 from ..models.loading import class_name, load_config, load_tokenizer, read_tensors
-from ..settings import ModelParams
-from ..yaml12 import load_yaml
 from .patch_file import PatchContent, describe
 
 SETTINGS = Path("params.yaml")
@@ -36,31 +33,26 @@ def as_patch(path: Path, stored: StoredMask, base: Path) -> PatchContent:
     tensors = read_tensors(base, spec.pretrained)
     region = Region({name: tuple(spec.shapes[name]) for name in stored.mask.region.shapes if name in tensors})
     require_model(path, about, region, fingerprint(region, tensors), spec.name)
-    task = project_task(about.get("task") or "")
-    labels = [] if spec.mode == "generative" else task.labels or []
+    facts, padding = project_facts(about.get("task") or "", spec.mode), load_config(base).get_text_config().pad_token_id
     origin = {"name": spec.name, "source": spec.source, "revision": spec.revision}
     origin["model_class"] = class_name(load_config(base).model_type, spec.mode)
-    prompt = task.prompt_for(spec.mode) if labels else None
-    facts = {"title": task.title, "labels": labels, "prompt": prompt, "max_length": max_length()}
     weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
-    padding = load_config(base).get_text_config().pad_token_id  # by which fine-tuning began, or its tokenizer's
+    # by which fine-tuning began, or its tokenizer's
     settings = {"pad_token_id": load_tokenizer(base).pad_token_id if padding is None else padding, "problem_type": None}
     return PatchContent(stored, describe(stored, tensors, weights, origin | facts, settings))
 
 
-def project_task(name: str) -> TaskSpec:
-    """The definition of a task, as the project's stage `fetch` resolved it."""
-    return TaskSpec.model_validate(read_json(Path("data/tables") / name / "card.json")["task"])
-
-
-def max_length() -> int:
-    """The longest input in tokens; raises ParamsError outside of a project, or for one whose settings lack it."""
-    if not SETTINGS.is_file():
-        raise ParamsError("takes settings from a project's params.yaml; run it there")
+def project_facts(name: str, mode: str) -> dict[str, Any]:
+    """How a task's labels are read: its definition, as the project's stage `fetch` resolved it, and the longest input in tokens."""
+    task = read_json(Path("data/tables") / name / "card.json")["task"]
+    labels = [] if mode == "generative" else task["labels"] or []
+    prompt = task["prompt" if mode == "prompt" else "causal_prompt"] if labels and mode != "standard" else None
     try:
-        return ModelParams.model_validate(load_yaml(SETTINGS, ParamsError)["model"]).max_length
-    except (LookupError, TypeError, ValidationError):
-        raise ParamsError(f"{SETTINGS}: has no valid section `model`") from None
+        length = int(YAML(typ="safe").load(SETTINGS)["model"]["max_length"])
+    except Exception as error:  # of a file that isn't there, is no YAML or lacks it
+        problem = f"takes model.max_length from a project's {SETTINGS}; run it there"
+        raise ParamsError(f"{problem} ({one_line(error)})") from None
+    return {"title": task["title"], "labels": labels, "prompt": prompt, "max_length": length}
 
 
 def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
+from ..fields import HEAD
 from ..grafting.mask import GraftMask
-from ..models.blocks import HEAD
 from ..models.label_model import LabelModel
 from ..models.predicting import dev_score
 from ..models.structure import groups_of

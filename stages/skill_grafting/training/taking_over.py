@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
+from ..fields import HEAD
 from ..models.anatomy import ModelSpec, read_anatomy
-from ..models.blocks import HEAD
 from ..models.checkpoints import Checkpoint, Named, listed
 from ..models.comparing import ONE_LABEL, fitted, labels_of, mode_of, unread
 from ..models.label_model import LabelModel

@@ -9,6 +9,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from skill_grafting.api import localize
+from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
@@ -17,7 +18,6 @@ from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
 from skill_grafting.localizers.registry import Budget, Localizer
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.runtime import Runtime

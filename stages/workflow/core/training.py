@@ -3,11 +3,11 @@
 from typing import Any
 
 from skill_grafting.errors import ModelError
+from skill_grafting.fields import HEAD
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_json, read_rows
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.blocks import HEAD
 from skill_grafting.models.loading import bytes_of, read_tensors
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import Runtime, seeded_torch
