@@ -2,7 +2,7 @@
 
 from skill_grafting import runtime
 from skill_grafting.api import localize
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.localizers.registry import Budget
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

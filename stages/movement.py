@@ -3,7 +3,7 @@
 from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_indices import head_size, read_header
+from skill_grafting.grafting.mask_header import head_size, read_header
 from skill_grafting.io import read_json, require
 from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.scores import drawn_scores

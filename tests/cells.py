@@ -12,7 +12,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from skill_grafting.data.tasks import TaskSpec
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_json, write_rows
 from skill_grafting.localizers.movement import movement_mask

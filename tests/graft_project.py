@@ -11,8 +11,7 @@ from torch import Tensor
 from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.fingerprint import fingerprint
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.label_model import reset_to_pretrained

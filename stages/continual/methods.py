@@ -46,8 +46,7 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.errors import MaskError
 from skill_grafting.fields import HEAD, Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows

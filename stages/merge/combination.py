@@ -15,7 +15,7 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import transplant
-from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import make_folders, read_rows, write_json

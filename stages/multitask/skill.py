@@ -2,8 +2,7 @@
 
 from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.io import write_json
 from skill_grafting.models.evidence import draws
 from skill_grafting.progress import progress

@@ -33,8 +33,7 @@ from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
 from .grafting.apply import AS_BITS, difference, is_finite, is_same, is_whole, widest
-from .grafting.mask import GraftMask, require_mask
-from .grafting.mask_file import StoredMask
+from .grafting.mask import GraftMask, StoredMask, require_mask
 from .grafting.modules import fitting
 from .grafting.region import Region, Tensors, named_weights, unwrapped
 from .grafting.select import kth_highest

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation

@@ -22,8 +22,7 @@ from skill_grafting.api import localize
 from skill_grafting.errors import MaskError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import make_folders

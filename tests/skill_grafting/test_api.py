@@ -459,7 +459,7 @@ REFUSED = {
     "a model within": (lambda b, t_: sg.localize(b, nn.ModuleDict({"inner": t_}), sparsity=0.1), "the tuned model has the other one in its part inner: pass tuned.inner"),
     "no model to merge": (lambda b, t_: sg.merge("base", {"a": (t_, sg.localize(b, t_, sparsity=0.5))}), "should be torch modules|should be a torch module, not a str"),
     "no model to train": (lambda b, t_: sg.masked_optimizer(b.state_dict(), sg.localize(b, t_, sparsity=0.5), torch.optim.SGD), "should be a torch module, not a OrderedDict"),
-    "doubles in a patch": (lambda b, t_: sg.Patch.of(b, t_, sg.localize(b, t_, sparsity=0.5)), "0.weight is torch.float64; a patch holds float32, bfloat16, float16: graft"),
+    "doubles in a patch": (lambda b, t_: sg.Patch.of(b, t_, sg.localize(b, t_, sparsity=0.5)), "0.weight is torch.float64, and held are float32, bfloat16, float16: graft"),
     **{
         f"a patch with {next(iter(more))}": (lambda b, t_, more=more: sg.Patch.of(b.float(), t_.float(), sg.localize(b, t_, sparsity=0.5), **more), message)
         for more, message in (
@@ -872,7 +872,7 @@ def test_a_patch_with_a_buffer_that_its_file_does_not_hold_is_refused(kind):
         model.register_buffer("table", torch.full((3,), value, dtype=kind))
     mask = sg.localize(base, tuned, sparsity=0.5)
     assert sg.graft(base, tuned, mask).table.equal(tuned.table)
-    with pytest.raises(GraftError, match=f"table is {kind}; a patch holds"):
+    with pytest.raises(GraftError, match=f"table is {kind}, and held are"):
         sg.Patch.of(base, tuned, mask)
     tuned.table = base.table
     assert not sg.Patch.of(base, tuned, mask).head, "control"

@@ -9,7 +9,7 @@ import transformers as t
 from safetensors.torch import load_file
 
 import skill_grafting as sg
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.models.loading import class_name
 from skill_grafting.patches.patch_file import PATCH, read_patch
 from stages.workflow.core.cells import GraftCell

@@ -13,9 +13,8 @@ import torch
 from safetensors.numpy import save_file
 
 from skill_grafting.errors import DataError, ModelError, StorageError
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
-from skill_grafting.grafting.mask_indices import Header
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
+from skill_grafting.grafting.mask_header import Header
 from skill_grafting.grafting.mask_reading import load_mask, read_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, read_rows, require, write_json, write_rows, write_text

@@ -13,8 +13,7 @@ from torch import Tensor
 from skill_grafting import localizers
 from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k

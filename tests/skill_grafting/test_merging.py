@@ -13,8 +13,7 @@ from skill_grafting import merging
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting import sides
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import kth_highest
 from skill_grafting.merging import (

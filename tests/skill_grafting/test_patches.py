@@ -20,8 +20,7 @@ from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 import skill_grafting as sg
 from skill_grafting.errors import MaskError, ModelError
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.models.loading import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import CARD, card_text, render

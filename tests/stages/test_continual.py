@@ -13,7 +13,7 @@ from torch import Tensor
 
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import graft, values_at
-from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json
 from skill_grafting.metrics.predictions import read_predictions

@@ -11,8 +11,7 @@ import torch
 
 from skill_grafting.errors import DataError, MaskError
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json, read_rows
 from skill_grafting.merging import RULES, VECTORS, stitch

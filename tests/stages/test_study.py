@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from skill_grafting.errors import DataError, GraftError, ModelError, ParamsError
-from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_file import StoredMask
+from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.io import read_json, write_json

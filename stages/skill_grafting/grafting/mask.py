@@ -7,8 +7,14 @@ whatever it looks at, it gives a GraftMask over a Region, with
   tensors without a selected parameter left out;
 * exactly as many parameters as it was asked for, unless it documents "at most";
 * the same result for the same input, ties included.
+
+A mask file is enough to rebuild a graft from the pretrained model.  It is one safetensors file with, for each tensor that has a
+selected parameter, `indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned
+values there), and `head/<name>` for a trained head, which has no pretrained values to be grafted onto.  Its header names the region,
+the model (with a fingerprint), the task, the seed, k, both denominators and the rule.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -16,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import MaskError, ModelError, ParamsError
-from ..writing import require_no_folder
-from .mask_writing import named_indices, write_tensors
-from .region import Region, Tensors
+from ..writing import replacing, require_no_folder
+from .region import FORMAT, VERSION, Region, Tensors
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # and of heads and buffers, which travel whole
 WHOLE = (*FLOATS, torch.int64, torch.int32)
+# largest tensor whose indices are stored in four bytes
+INT32_LIMIT = 2**31
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,8 +156,7 @@ class GraftMask:
 
     def save(self, path: str | Path) -> None:
         """Write the mask, without the selected values, to a safetensors file that `load_mask` reads."""
-        about = {"found": self.record}
-        write_tensors(require_no_folder(Path(path)), self.region, named_indices(self.region, self.indices), about)
+        write_mask(require_no_folder(Path(path)), StoredMask(self, {}, {}, {"found": self.record}))
 
     def __repr__(self) -> str:
         return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"
@@ -191,3 +198,29 @@ def require_mask(mask: GraftMask, weights: Tensors) -> None:
     for name, shape in mask.region.shapes.items():
         if name not in weights or weights[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
+
+
+@dataclass(frozen=True)
+class StoredMask:
+    """A mask with the values it selects, the trained head if there is one, and where it comes from."""
+
+    mask: GraftMask
+    values: dict[str, Tensor]
+    head: dict[str, Tensor]
+    about: dict[str, Any]
+
+
+def write_mask(path: Path, stored: StoredMask) -> None:
+    """Write a mask file, without values if there are none; equal masks give equal bytes."""
+    mask, region = stored.mask, stored.mask.region
+    small = {name: prod(shape) < INT32_LIMIT for name, shape in region.shapes.items()}
+    tensors = {f"head/{name}": whole.contiguous() for name, whole in stored.head.items()}
+    tensors |= {f"indices/{name}": at.to(torch.int32 if small[name] else at.dtype) for name, at in mask.indices.items()}
+    tensors |= {f"values/{name}": stored.values[name].contiguous() for name in mask.indices if stored.values}
+    header = {**stored.about, "format": FORMAT, "version": VERSION, "selected": mask.selected}
+    header |= {"graftable": region.size, "sparsity": mask.sparsity}
+    header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
+    # only the top level is sorted: the order of `shapes` is the order of the region
+    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
+    with replacing(path) as partial:
+        save_file(tensors, partial, metadata=metadata)

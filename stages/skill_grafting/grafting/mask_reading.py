@@ -1,6 +1,5 @@
-"""Reading of mask files (see mask_file.py)."""
+"""Reading of mask files (see mask.py)."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,16 @@ from torch import Tensor
 
 from ..errors import MaskError
 from .fingerprint import fingerprint
-from .mask import FLOATS, WHOLE, GraftMask
-from .mask_file import StoredMask
-from .mask_indices import open_mask, read_header, read_indices, require_indices
+from .mask import FLOATS, WHOLE, GraftMask, StoredMask
+from .mask_header import open_mask
 from .region import Region, Tensors
 
 
 def load_mask(path: str | Path) -> GraftMask:
     """Read the mask in a file of `GraftMask.save`, of the pipeline or of a patch; raises MaskError if it is missing or damaged."""
-    region, indices = read_indices(Path(path))
-    mask = GraftMask.from_region_indices(region, torch.from_numpy(indices))
-    return replace(mask, record=read_header(Path(path)).get("found") or {})
+    with open_mask(Path(path), "pt") as (about, file):
+        names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
+        return _mask(Path(path), about, {key.removeprefix("indices/"): file.get_tensor(key) for key in names})
 
 
 def read_mask(path: Path) -> StoredMask:
@@ -29,24 +27,43 @@ def read_mask(path: Path) -> StoredMask:
         for key in file.keys():  # noqa: SIM118 - not a dict
             part, _, name = key.partition("/")
             parts[part][name] = file.get_tensor(key)
-        for name, indices in parts["indices"].items():
-            require_indices(name, "i" if indices.dtype in (torch.int32, torch.int64) else "", indices.dim())
-        region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
-        ordered = {name: parts["indices"][name].to(torch.int64) for name in region.shapes if name in parts["indices"]}
-        mask = _mask(path, region, ordered, about.get("found") or {})
-        if mask.indices and not parts["values"]:
+        mask, values = _mask(path, about, parts["indices"]), parts["values"]
+        if mask.indices and not values:
             raise MaskError(
                 f"{path}: a mask without fine-tuned values, which this needs; skill_grafting.load_mask reads it"
             )
-        _check(mask, parts, about)
-    return StoredMask(mask, parts["values"], parts["head"], about)
+        if not {*values} == {*parts["indices"]} == {*mask.indices}:
+            raise ValueError("indices and values don't name the same tensors")
+        for name, indices in mask.indices.items():
+            if values[name].shape != indices.shape:
+                raise ValueError(f"{name} has {len(indices)} indices and values of the shape {[*values[name].shape]}")
+        require_held(values, parts["head"])
+        if mask.selected != about["selected"]:
+            raise ValueError(f"selects {mask.selected} parameters, its header says {about['selected']}")
+    return StoredMask(mask, values, parts["head"], about)
 
 
-def _mask(path: Path, region: Region, indices: dict[str, Tensor], record: dict[str, Any]) -> GraftMask:
+def _mask(path: Path, about: dict[str, Any], indices: dict[str, Tensor]) -> GraftMask:
+    for name, row in indices.items():
+        if row.dtype not in (torch.int32, torch.int64) or row.dim() != 1:
+            raise ValueError(f"{name}: indices must be one row of whole numbers")
+    region = Region({name: tuple(shape) for name, shape in about["shapes"].items()})
+    ordered = {name: indices[name].to(torch.int64) for name in region.shapes if name in indices}
     try:
-        return GraftMask(region, indices, record)
+        return GraftMask(region, ordered, about.get("found") or {})
     except MaskError as error:
         raise MaskError(f"{path}: damaged: {error}") from None
+
+
+def require_held(values: Tensors, head: Tensors) -> None:
+    """Raise ValueError unless selected values, and what travels whole, are finite numbers of types that a file holds."""
+    for parts, kinds in ((values, FLOATS), (head, WHOLE)):
+        for name, part in parts.items():
+            if part.dtype not in kinds:
+                held = ", ".join(str(kind).removeprefix("torch.") for kind in kinds)
+                raise ValueError(f"{name} is {part.dtype}, and held are {held}")
+            if not bool(part.isfinite().all()):
+                raise ValueError(f"{name} has values that are infinite or no numbers")
 
 
 def require_model(path: Path, about: dict[str, Any], region: Region, known: str, name: str) -> None:
@@ -62,24 +79,3 @@ def read_mask_for(path: Path, pretrained: Tensors, model: str) -> StoredMask:
     stored, region = read_mask(path), Region({name: tuple(values.shape) for name, values in pretrained.items()})
     require_model(path, stored.about, region, fingerprint(region, pretrained), model)
     return stored
-
-
-def _check(mask: GraftMask, parts: dict[str, dict[str, Tensor]], about: dict[str, Any]) -> None:
-    if {*parts["values"]} != {*mask.indices} or {*parts["indices"]} != {*mask.indices}:
-        raise ValueError("indices and values don't name the same tensors")
-    for name, indices in mask.indices.items():
-        if parts["values"][name].shape != indices.shape:
-            raise ValueError(
-                f"{name} has {len(indices)} indices and values of the shape {[*parts['values'][name].shape]}"
-            )
-    floats = [*parts["values"].items(), *parts["head"].items()]
-    for name, values in parts["values"].items():
-        if values.dtype not in FLOATS:
-            raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16 or float16")
-    for name, values in parts["head"].items():
-        if values.dtype not in WHOLE:
-            raise ValueError(f"{name} holds {values.dtype}, not float32, bfloat16, float16 or whole numbers")
-    if not all(bool(values.isfinite().all()) for _, values in floats):
-        raise ValueError("holds values that are not numbers")
-    if mask.selected != about["selected"]:
-        raise ValueError(f"selects {mask.selected} parameters, its header says {about['selected']}")

@@ -23,6 +23,8 @@ Parameters = str | Sequence[str] | Callable[[str], bool] | None
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
 CACHED, PART = 2**17, 2**22
+# of a mask file, whose header has a region
+FORMAT, VERSION = "graft-mask", 2
 
 
 class LazyTensors(Mapping):

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelError, ParamsError
 from ..grafting.apply import Places, take_at
-from ..grafting.mask import GraftMask, named_heads, require_mask
-from ..grafting.mask_file import StoredMask
+from ..grafting.mask import GraftMask, StoredMask, named_heads, require_mask
 from ..grafting.places import swapped, unswapped
 from ..grafting.region import Parameters, named_weights, unwrapped
 from ..grafting.states import copied

@@ -18,10 +18,9 @@ from ..data.prompts import Prompt
 from ..errors import MaskError, ParamsError, plain_problem
 from ..fields import Section
 from ..grafting.fingerprint import fingerprint
-from ..grafting.mask import FLOATS, WHOLE, GraftMask
-from ..grafting.mask_file import StoredMask, write_mask
-from ..grafting.mask_indices import read_header
-from ..grafting.mask_reading import read_mask
+from ..grafting.mask import GraftMask, StoredMask, write_mask
+from ..grafting.mask_header import read_header
+from ..grafting.mask_reading import read_mask, require_held
 from ..grafting.region import Region, Tensors
 from ..words import small_percent
 from ..writing import require_permission
@@ -145,7 +144,10 @@ def describe(
     before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels, prompt,
     max_length; config: the tuned model's settings.  Raises MaskError for values that a patch can't hold, ParamsError for such facts.
     """
-    _require_held(stored)
+    try:
+        require_held(stored.values, stored.head)
+    except ValueError as error:  # which a reader of the file would refuse
+        raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
     region, labels = stored.mask.region.shapes, about["labels"]
     outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
     known = {name: tuple(shape) for name, shape in outside.items()} | region
@@ -171,19 +173,6 @@ def describe(
     except ValidationError as error:
         problems = (plain_problem(problem, "", PatchMetadata) for problem in error.errors())
         raise ParamsError("; ".join(problems).removeprefix(": ")) from None
-
-
-def _require_held(stored: StoredMask) -> None:
-    """Raise MaskError for what a reader of the file would refuse."""
-    for parts, kinds in ((stored.values, FLOATS), (stored.head, WHOLE)):
-        held = ", ".join(str(kind).removeprefix("torch.") for kind in kinds)
-        for name, part in parts.items():
-            if part.dtype not in kinds:
-                hint = f"a patch holds {held}: graft(base, tuned, mask) takes it, or turn both models first"
-                raise MaskError(f"{name} is {part.dtype}; {hint}")
-            if not bool(part.isfinite().all()):
-                hint = "which a patch doesn't hold: graft(base, tuned, mask) takes them"
-                raise MaskError(f"{name} has values that are infinite or no numbers, {hint}")
 
 
 def write_patch(path: Path, patch: PatchContent) -> None:

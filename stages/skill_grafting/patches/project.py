@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from ..errors import ModelError, ParamsError, one_line
 from ..fields import HEAD
 from ..grafting.fingerprint import fingerprint
-from ..grafting.mask_file import StoredMask
+from ..grafting.mask import StoredMask
 from ..grafting.mask_reading import require_model
 from ..grafting.region import Region
 from ..io import read_json

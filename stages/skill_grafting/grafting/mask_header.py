@@ -1,4 +1,4 @@
-"""Header and indices of a mask file, read without importing torch."""
+"""The header of a mask file, read without importing torch."""
 
 import json
 from collections.abc import Iterator
@@ -7,14 +7,12 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
 from ..errors import MaskError, plain_problem
 from ..io import note
-from .mask_writing import FORMAT, VERSION
-from .region import Region
+from .region import FORMAT, VERSION
 
 # a tensor's indices are counted in int64
 MOST_PARAMETERS = 2**63
@@ -87,21 +85,3 @@ def head_size(path: Path) -> int:
     with safe_open(path, framework="np") as file:
         parts = [key for key in file.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
         return sum(prod(file.get_slice(key).get_shape()) for key in parts)
-
-
-def require_indices(name: str, kind: str, dimensions: int) -> None:
-    """Raise ValueError unless the indices of a tensor, whose dtype is of this kind, are a row of signed integers."""
-    if kind != "i" or dimensions != 1:
-        raise ValueError(f"{name}: indices must be one row of whole numbers")
-
-
-def read_indices(path: Path) -> tuple[Region, np.ndarray]:
-    """The region of a mask file, and its sorted region indices (int64); raises MaskError if it is missing or damaged."""
-    with open_mask(path) as (header, file):
-        region = Region({name: tuple(shape) for name, shape in header["shapes"].items()})
-        names = [key for key in file.keys() if key.startswith("indices/")]  # noqa: SIM118 - not a dict
-        indices = {key.removeprefix("indices/"): file.get_tensor(key) for key in names}
-        for name, values in indices.items():
-            require_indices(name, values.dtype.kind, values.ndim)
-        parts = [indices[name].astype(np.int64) + start for name, start in region.starts.items() if name in indices]
-        return region, np.concatenate(parts) if parts else np.zeros(0, np.int64)
