@@ -5,7 +5,7 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 
 from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.grafting.apply import wise_ft
+from skill_grafting.grafting.readout import wise_ft
 from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.temperature import temperature, tempered

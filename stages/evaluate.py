@@ -7,10 +7,11 @@ from torch import Tensor
 
 from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.grafting.apply import graft, transplant, wise_graft
+from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask, require_model
+from skill_grafting.grafting.readout import wise_graft
 from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import order_within
 from skill_grafting.metrics.predictions import dev_set, write_predictions

@@ -5,10 +5,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .errors import GraftError, missing_package, printable
+from .errors import GraftError, printable
 from .writing import is_storage_problem
 
 USER_MISTAKE, STOPPED = 2, 130
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """The name of a package that isn't installed; re-raises the error if it is one of our own modules."""
+    name = (error.name or "").partition(".")[0]
+    if name in ("", __name__.partition(".")[0]):
+        raise error
+    return name
 
 
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:

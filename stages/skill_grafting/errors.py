@@ -65,14 +65,6 @@ def printable(text: str) -> str:
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def missing_package(error: ModuleNotFoundError) -> str:
-    """The name of a package that isn't installed; re-raises the error if it is one of our own modules."""
-    name = (error.name or "").partition(".")[0]
-    if name in ("", __name__.partition(".")[0]):
-        raise error
-    return name
-
-
 def one_line(error: Exception) -> str:
     """Type and beginning of the message of a library's error."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -22,12 +22,13 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from math import isfinite
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,7 +37,6 @@ from .grafting.apply import AS_BITS, difference, is_finite, is_same, is_whole, w
 from .grafting.mask import GraftMask, StoredMask, require_mask
 from .grafting.modules import fitting
 from .grafting.region import Region, Tensors, named_weights, unwrapped
-from .grafting.select import kth_highest
 from .grafting.sides import Piece, Side, pieces_of
 from .grafting.states import copied, require_fit
 from .localizers.movement import distance
@@ -459,6 +459,27 @@ def _least_kept(pretrained: Tensors, side: Side, k: int) -> tuple[float, int]:
                 yield distance(piece.before, piece.after("")).to(kind)
 
     return kth_highest(moved, k, kind)
+
+
+def kth_highest(parts: Callable[[], Iterable[Tensor]], k: int, kind: torch.dtype) -> tuple[float, int]:
+    """The k-th highest of numbers from 0 on, and how many that equal it are among the k highest; 0 and 0 of fewer than k numbers.
+
+    They come in parts of a kind, float32 twice and float64 four times, and are counted by 16 of their bits at a time: bits of
+    such numbers are in their order.  So what is remembered doesn't grow with them.
+    """
+    found, left = 0, k
+    for shift in range(8 * kind.itemsize - 16, -1, -16):
+        counts = np.zeros(1 << 16, dtype=np.int64)
+        for part in parts():
+            digits = part.numpy().view(f"i{kind.itemsize}") >> shift
+            counts += np.bincount(digits[digits >> 16 == found] & 0xFFFF, minlength=1 << 16)
+        higher = counts[::-1].cumsum()
+        if higher[-1] < left:
+            return 0.0, 0
+        place = int(np.searchsorted(higher, left))
+        digit = len(counts) - 1 - place
+        found, left = found << 16 | digit, left - int(higher[place] - counts[digit])
+    return float(np.array(found, f"i{kind.itemsize}").view(f"f{kind.itemsize}")), left
 
 
 def tall_mask(vector: Tensors, total: Tensors, strictness: float) -> dict[str, Tensor]:

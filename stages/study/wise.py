@@ -5,8 +5,8 @@ from itertools import product
 
 from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.grafting.apply import wise_ft, wise_graft
 from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.readout import wise_ft, wise_graft
 from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
 from skill_grafting.models.evaluation import Evaluation

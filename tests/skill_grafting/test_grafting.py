@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_grafting.grafting import region as numbered
-from skill_grafting.grafting.apply import graft, transplant, values_at, wise_ft, wise_graft
+from skill_grafting.grafting.apply import graft, transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.readout import prune, reset
+from skill_grafting.grafting.readout import prune, reset, wise_ft, wise_graft
 from skill_grafting.grafting.region import Elementwise, LazyTensors, Region, pieces
 from skill_grafting.grafting.select import best, ranking, top_k
 from skill_grafting.models.label_model import reset_to_pretrained

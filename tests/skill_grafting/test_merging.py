@@ -15,7 +15,6 @@ from skill_grafting.grafting import sides
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.grafting.select import kth_highest
 from skill_grafting.merging import (
     RULES,
     VECTORS,
@@ -23,6 +22,7 @@ from skill_grafting.merging import (
     agreed,
     alpha_grid,
     choose_alpha,
+    kth_highest,
     mean_normalised,
     merged_vector,
     normalised,

@@ -74,13 +74,6 @@ class GraftMask:
         """Everything selected: the graft is the fine-tuned model."""
         return cls(region, {name: torch.arange(prod(shape)) for name, shape in region.shapes.items()})
 
-    def indices_on(self, device: torch.device) -> dict[str, Tensor]:
-        """`indices` on a device, where they come in one copy."""
-        if device.type == "cpu" or not self.indices:
-            return self.indices
-        whole = torch.cat([*self.indices.values()]).to(device)
-        return dict(zip(self.indices, whole.split([*self.counts.values()]), strict=True))
-
     @property
     def counts(self) -> dict[str, int]:
         """Number of selected parameters of each tensor that has any."""

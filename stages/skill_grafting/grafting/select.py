@@ -1,7 +1,7 @@
 """Selects exactly the k parameters with the highest scores, deterministically, also from more scores than fit into memory."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -43,27 +43,6 @@ def best(region: Region, scores: Tensors, k: int) -> tuple[Tensor, Tensor]:
             held, count = [_joined(held, k)], k
             least = held[0][0].min()
     return _joined(held, k)
-
-
-def kth_highest(parts: Callable[[], Iterable[Tensor]], k: int, kind: torch.dtype) -> tuple[float, int]:
-    """The k-th highest of numbers from 0 on, and how many that equal it are among the k highest; 0 and 0 of fewer than k numbers.
-
-    They come in parts of a kind, float32 twice and float64 four times, and are counted by 16 of their bits at a time: bits of
-    such numbers are in their order.  So what is remembered doesn't grow with them.
-    """
-    found, left = 0, k
-    for shift in range(8 * kind.itemsize - 16, -1, -16):
-        counts = np.zeros(1 << 16, dtype=np.int64)
-        for part in parts():
-            digits = part.numpy().view(f"i{kind.itemsize}") >> shift
-            counts += np.bincount(digits[digits >> 16 == found] & 0xFFFF, minlength=1 << 16)
-        higher = counts[::-1].cumsum()
-        if higher[-1] < left:
-            return 0.0, 0
-        place = int(np.searchsorted(higher, left))
-        digit = len(counts) - 1 - place
-        found, left = found << 16 | digit, left - int(higher[place] - counts[digit])
-    return float(np.array(found, f"i{kind.itemsize}").view(f"f{kind.itemsize}")), left
 
 
 def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:

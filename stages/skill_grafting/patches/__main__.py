@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
-from ..command import USER_MISTAKE, guarded
-from ..errors import GraftError, did_you_mean, missing_package, printable
+from ..command import USER_MISTAKE, guarded, missing_package
+from ..errors import GraftError, did_you_mean, printable
 from ..fields import GROUPS, Column, Mode
 from ..localizers import NAMES
 
