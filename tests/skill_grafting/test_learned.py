@@ -17,7 +17,7 @@ from skill_grafting.grafting import region as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.evidence import LocalizerInput, Scores
+from skill_grafting.localizers.evidence import LocalizerInput, Objective, Scores
 from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
@@ -267,10 +267,8 @@ def test_a_step_that_raised_the_loss_is_halved_if_asked_for():
 
 def evidence_in(small: Small, **more: Any) -> LocalizerInput:
     """What a localizer asks of a model, with the small network."""
-    return LocalizerInput(
-        small.region, small.pretrained, small.finetuned, small.weights, lambda _size: small.loss_gradient,
-        small.loss_gradient, lambda *_: {}, np.random.default_rng(0), **more,
-    )  # fmt: skip
+    objective = Objective(small.weights, lambda _size: small.loss_gradient, small.loss_gradient, lambda *_: {}, **more)
+    return objective.between(small.region, small.pretrained, small.finetuned, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("rule", ["top_k", "threshold"])

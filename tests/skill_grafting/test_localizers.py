@@ -19,7 +19,7 @@ from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import attribution
 from skill_grafting.localizers.bias import biases
-from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
+from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput, Objective
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
 from skill_grafting.models.evidence import draws, objective_of
@@ -75,10 +75,8 @@ class Quadratic:
         return movement_mask(self.pretrained, self.finetuned, self.region, k)
 
     def evidence(self, squares: Tensors | None = None) -> LocalizerInput:
-        return LocalizerInput(
-            self.region, self.pretrained, self.finetuned, self.weights, lambda _size: self.backward, self.backward,
-            lambda *_: squares, np.random.default_rng(0),
-        )  # fmt: skip
+        objective = Objective(self.weights, lambda _size: self.backward, self.backward, lambda *_: squares)
+        return objective.between(self.region, self.pretrained, self.finetuned, np.random.default_rng(0))
 
 
 @pytest.fixture

@@ -23,9 +23,18 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss that localizers take gradients of, as functions of a live model; LocalizerInput says what each gives.
+    """The loss that localizers take gradients of, as functions of a live model.
 
-    The model has the pretrained values outside the region, but for a trained head.
+    `weights` are its live parameters, the pretrained ones outside the region but for a trained head: a localizer overwrites them as it
+    likes and leaves them in any state.  `examples`: how many training examples there are, 0 where that isn't known.
+    `batch_gradients(n)` starts a stream of training batches of n examples (the whole set if it isn't larger), equal ones every time,
+    and gives a function of the next batch, which passes over it if it is called with True; `full_gradient()` is of the whole training
+    set.  Both give the mean loss with the weights as they are, not yet read from the device, and leave dLoss/dweight in each `.grad`.
+    `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed random order (all if there are
+    fewer), the sum over examples of the squared gradient of each one's own loss with the weights as they are; the loss of the true
+    label unless a mode of models/fisher.py says otherwise.
+    `scores()`, where a localizer may choose by dev (it maximises their sum), and `loss()`, the mean over the training set, are of the
+    model with the weights as they are, without gradients; None where they aren't to be had.
     """
 
     weights: Tensors
@@ -41,43 +50,21 @@ class Objective:
         self, region: Region, pretrained: Tensors, finetuned: Tensors, generator: np.random.Generator
     ) -> "LocalizerInput":
         """The input of a localizer that looks for the skill between these two ends."""
-        functions = {name: value for name, value in vars(self).items() if name != "module"}
-        return LocalizerInput(region, pretrained, finetuned, generator=generator, **functions)
+        ends = {"region": region, "pretrained": pretrained, "finetuned": finetuned}
+        return LocalizerInput(**vars(self), **ends, generator=generator)
 
 
-@dataclass(frozen=True)
-class LocalizerInput:
-    """Everything a localizer may look at.
+@dataclass(frozen=True, kw_only=True)
+class LocalizerInput(Objective):
+    """Everything a localizer may look at: beside the loss both ends of the region, whose values are never changed.
 
-    pretrained, finetuned: the region's values, never changed.  `weights` are the live parameters of
-    the model, already pretrained outside the region but for a trained head: a localizer overwrites
-    them as it likes and leaves them in any state.
-
-    `batch_gradients(n)` starts a stream of training batches of n examples (the whole set if it isn't larger), equal
-    ones every time, and gives a function of the next batch; `full_gradient()` is of the whole training set.  Both
-    give the mean loss with the weights as they are, not yet read from the device, and leave dLoss/dweight in each weight's `.grad`.
-    `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed
-    random order (all if there are fewer), the sum over examples of the squared gradient of each one's
-    own loss with the weights as they are; the loss of the true label unless a mode of
-    models/fisher.py says otherwise.
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.
-    `scores()`, where a localizer may choose by dev (it maximises their sum), and `loss()`, the mean over the training set, are of the
-    model with the weights as they are, without gradients; None where they aren't to be had.
-    The function of the next batch passes over it if it is called with True.
-    examples: how many training examples there are, 0 where that isn't known.
     """
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
-    weights: Tensors
-    batch_gradients: Callable[[int], Callable[..., Tensor]]
-    full_gradient: Callable[[], Tensor]
-    squared_gradients: Callable[..., Tensors]
     generator: np.random.Generator
-    scores: Callable[[], NamedTuple] | None = None
-    examples: int = 0
-    loss: Callable[[], float] | None = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
