@@ -10,8 +10,8 @@ from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.temperature import temperature, tempered
 from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.models.evaluation import Evaluation, Moved
+from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths

@@ -18,8 +18,8 @@ from skill_grafting.metrics.predictions import dev_set, write_predictions
 from skill_grafting.metrics.scores import classification_scores
 from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel, Moved
+from skill_grafting.models.evaluation import Evaluation, Moved
+from skill_grafting.models.label_model import LabelModel
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, read_cell

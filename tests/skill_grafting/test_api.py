@@ -23,7 +23,7 @@ from skill_grafting.grafting.region import Region, unwrapped
 from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import NAMES
 from skill_grafting.merging import shifted, task_vector
-from skill_grafting.metrics.classification import reliability
+from skill_grafting.metrics.calibration import reliability
 from skill_grafting.models.evidence import draws, objective_of
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel

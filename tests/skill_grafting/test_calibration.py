@@ -5,8 +5,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from skill_grafting.metrics.calibration import softmax
-from skill_grafting.metrics.classification import confidence_histogram, reliability
+from skill_grafting.metrics.calibration import confidence_histogram, reliability, softmax
 from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
 from skill_grafting.metrics.scores import cross_entropy
 from skill_grafting.metrics.temperature import GRAFT_TEMPERED, frontier, temperature, tempered

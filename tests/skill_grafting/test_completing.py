@@ -11,21 +11,17 @@ from skill_grafting.data.encoding import Example, encode_completions, label_comp
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.metrics.classification import accuracy, agreement, reliability, standard_error
+from skill_grafting.metrics.calibration import reliability
+from skill_grafting.metrics.classification import accuracy, agreement, standard_error
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.scores import classification_scores, score_rows
 from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD, error_over_rows, token_scores, usual_completion
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
+from skill_grafting.models.evaluation import targets_of, token_temperature
 from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import (
-    dev_score,
-    loss_gradient,
-    predict_tokens,
-    targets_of,
-    token_temperature,
-)
+from skill_grafting.models.predicting import dev_score, loss_gradient, predict_tokens
 from tests.pico import TOY, byte_tokenizer, localizer_settings, prepending_tokenizer, runtime, toy_rows
 
 BYTES = byte_tokenizer()

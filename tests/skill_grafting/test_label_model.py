@@ -13,11 +13,10 @@ from skill_grafting.data.encoding import Example
 from skill_grafting.errors import ModelError
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
-from skill_grafting.models.limits import most_tokens
 from skill_grafting.models.loading import load_model
 from skill_grafting.models.predicting import dev_score, predict
 from skill_grafting.models.structure import groups_of
-from skill_grafting.models.visibility import Reader
+from skill_grafting.models.visibility import Reader, most_tokens
 from tests.pico import (
     TOY,
     bert_config,

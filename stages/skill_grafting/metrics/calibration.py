@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import DataError, ParamsError, one_line
+from .tokens import of_tokens
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -40,6 +41,20 @@ def binned(confidence: np.ndarray, right: np.ndarray, bins: int) -> Reliability:
     divisor = np.maximum(count, 1)
     means = (np.bincount(number, weights=values, minlength=bins) / divisor for values in (confidence, right))
     return Reliability(count, *means)
+
+
+def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliability:
+    """Group rows by the probability of their predicted label into bins; of completions tokens."""
+    if of_tokens(logits):
+        return binned(logits["confidence"].astype(np.float64), logits["predicted"] == labels["target"], bins)
+    probabilities = softmax(logits)
+    return binned(probabilities.max(1), probabilities.argmax(1) == labels, bins)
+
+
+def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:
+    """Number of rows by top probability, in `bins` bars of equal width over 0..1, shape (bins,) (figure 6)."""
+    top = logits["confidence"] if of_tokens(logits) else softmax(logits).max(1)
+    return np.histogram(top, bins=bins, range=(0.0, 1.0))[0]
 
 
 def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 
-from .calibration import Reliability, binned, softmax
 from .tokens import exact_match, of_tokens
 
 
@@ -77,17 +76,3 @@ def agreement(logits: np.ndarray, others: np.ndarray) -> float:
     if of_tokens(logits):
         return float(np.mean(logits["predicted"] == others["predicted"]))
     return float(np.mean(logits.argmax(1) == others.argmax(1)))
-
-
-def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliability:
-    """Group rows by the probability of their predicted label into bins; of completions tokens."""
-    if of_tokens(logits):
-        return binned(logits["confidence"].astype(np.float64), logits["predicted"] == labels["target"], bins)
-    probabilities = softmax(logits)
-    return binned(probabilities.max(1), probabilities.argmax(1) == labels, bins)
-
-
-def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:
-    """Number of rows by top probability, in `bins` bars of equal width over 0..1, shape (bins,) (figure 6)."""
-    top = logits["confidence"] if of_tokens(logits) else softmax(logits).max(1)
-    return np.histogram(top, bins=bins, range=(0.0, 1.0))[0]

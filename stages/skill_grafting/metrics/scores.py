@@ -4,17 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from .classification import (
-    Scored,
-    accuracy,
-    agreement,
-    confidence_histogram,
-    f1,
-    majority_share,
-    reliability,
-    standard_error,
-    task_score,
-)
+from .calibration import confidence_histogram, reliability
+from .classification import Scored, accuracy, agreement, f1, majority_share, standard_error, task_score
 from .predictions import Predictions
 from .tokens import count_rows, of_tokens, token_scores, usual_completion
 from .variants import FINETUNED

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from .classification import reliability
+from .calibration import reliability
 from .predictions import Predictions
 from .scores import Row, cross_entropy
 from .tokens import count_rows

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..errors import ModelError, printable
 from ..fields import HEAD, LM_HEAD
 from ..grafting.region import named_weights
@@ -11,10 +13,10 @@ from ..settings import ModelParams
 from .anatomy import ModelSpec, write_anatomy
 from .checkpoints import FLOATS, Checkpoint, Named, listed
 from .folders import commit_of
-from .limits import require_embeddings
 from .loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
+from .probing import TOKENS, some_words, vocabulary_size, without_cache
 from .structure import anatomy_of
-from .visibility import require_readable
+from .visibility import Reader, differ
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -105,3 +107,44 @@ def _require_whole(settings: ModelParams, model: "PreTrainedModel", groups: dict
             f"{settings.name}: the checkpoint doesn't have {', '.join(inside)}, which are part of each task's new head"
         )
     require_embeddings(settings.name, model, tokens)
+
+
+def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
+    """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
+    require_causal(name, model, mode)
+    try:
+        Reader(model, mode, pad_id)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+
+
+def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
+    """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
+    if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
+        from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+        prompt = f"{setting}prompt or " * (type(model.config) in MODEL_FOR_MASKED_LM_MAPPING)
+        raise ModelError(
+            f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
+            f"no next one to predict with {setting}{mode}; use {prompt}{setting}standard"
+        )
+
+
+@torch.no_grad()
+def sees_later_words(model: "PreTrainedModel") -> bool:
+    """True if another word all along the second half of a text changes the model's output for the first half."""
+    words, half = some_words(model), TOKENS // 2
+    changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
+    options = without_cache(model)
+    first, second = (model(input_ids=ids[None], **options).logits[0, :half] for ids in (words, changed))
+    return differ(first, second)
+
+
+def require_embeddings(name: str, model: "PreTrainedModel", tokens: int) -> None:
+    """Raise ModelError unless a model has an embedding for each of its tokenizer's tokens."""
+    try:
+        words = vocabulary_size(model)
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from error
+    if tokens > words:
+        raise ModelError(f"{name}: its tokenizer has {tokens} tokens, but the model only {words}")

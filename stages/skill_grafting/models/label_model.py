@@ -4,7 +4,6 @@ Of completions the classes are the tokens of the vocabulary, and each token of a
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,9 @@ from ..errors import ModelError
 from ..grafting.region import named_weights
 from ..runtime import Runtime
 from ..settings import ModelParams
-from .anatomy import ModelSpec, read_anatomy
-from .limits import most_tokens, padding_of
+from .anatomy import ModelSpec
 from .loading import load_model, load_tokenizer, read_tensors
-from .visibility import Reader
+from .visibility import Reader, most_tokens, padding_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -139,22 +137,3 @@ def reset_to_pretrained(
     pretrained = read_tensors(folder, model.pretrained_names(anatomy))
     model.put(pretrained)
     return {name: pretrained[name].to(model.runtime.device) for name in keep}
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Everything that fine-tuning moved and that has pretrained values: both sets of them, and the live model."""
-
-    model: LabelModel
-    pretrained: dict[str, Tensor]
-    finetuned: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, model: LabelModel, pretrained_folder: Path) -> "Moved":
-        """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
-        anatomy = read_anatomy(pretrained_folder)
-        names, parameters = model.pretrained_names(anatomy), model.parameters()
-        finetuned = {name: parameters[name].detach().clone() for name in names}
-        pretrained = reset_to_pretrained(model, anatomy, pretrained_folder, names)
-        moved = [name for name in names if not torch.equal(pretrained[name], finetuned[name])]
-        return cls(model, *({name: values[name] for name in moved} for values in (pretrained, finetuned)))

@@ -21,14 +21,12 @@ from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..metrics.classification import task_score
-from ..metrics.tokens import TARGETS, TOKEN_RECORD
+from ..metrics.tokens import TOKEN_RECORD
 from ..runtime import wide
 from .label_model import LabelModel
 
 # called with the number of examples done
 OnBatch = Callable[[int], object]
-# temperatures tried per pass, and passes; each pass lies between the neighbours of the best one before
-TRIED, PASSES = 41, 2
 # appended to errors of diverging losses
 DIVERGED = "lower the learning rate, or clip_norm (0 clips nothing)"
 
@@ -40,27 +38,13 @@ def predict(model: LabelModel, examples: list[Example], on_batch: OnBatch = lamb
     Batches hold examples of similar length.
     """
     logits, order, found = torch.empty(len(examples), len(model.task.labels)), list[int](), list[Tensor]()
-    for rows, part, _ in _batches(model, examples):
+    for rows, part, _ in logits_of(model, examples):
         found.append(part)
         order += rows
         on_batch(len(rows))
     if found:  # copied once: a copy waits for all that comes before it
         logits[order] = torch.cat(found).cpu()
     return logits
-
-
-def predict_each(model: LabelModel, examples: list[Example], on_batch: OnBatch, degrees: float) -> np.ndarray:
-    """Predictions as stored: label logits (n, labels) or, of completions, a record TOKEN_RECORD of each token at a temperature."""
-    if model.mode == "generative":
-        return predict_tokens(model, examples, on_batch, degrees)
-    return predict(model, examples, on_batch).numpy()
-
-
-def labels_of(model: LabelModel, examples: list[Example]) -> np.ndarray:
-    """Targets as stored beside predictions: label numbers (n,) or, of completions, TARGETS."""
-    if model.mode == "generative":
-        return targets_of(examples)
-    return np.array([example.label for example in examples])
 
 
 def predictions_of(model: LabelModel, examples: list[Example]) -> tuple[Tensor, float]:
@@ -160,18 +144,12 @@ def recomputed(model: Module) -> Iterator[None]:
             del layer.forward
 
 
-def targets_of(examples: list[Example]) -> np.ndarray:
-    """The tokens of the completions, one after the other, with their rows: records TARGETS."""
-    pairs = [(row, target) for row, example in enumerate(examples) for target in example.targets]
-    return np.array(pairs, TARGETS)
-
-
 def predict_tokens(
     model: LabelModel, examples: list[Example], on_batch: OnBatch = lambda _: None, degrees: float = 1.0
 ) -> np.ndarray:
     """Records TOKEN_RECORD of every token of the completions in the examples' order, at a temperature."""
     order, found = list[int](), list[tuple[Tensor, Tensor, Tensor]]()
-    for rows, logits, targets in _batches(model, examples):
+    for rows, logits, targets in logits_of(model, examples):
         predicted, logs = logits.argmax(1), (logits / degrees).log_softmax(1)
         chosen, true = (logs.gather(1, tokens[:, None])[:, 0] for tokens in (predicted, targets))
         found.append((predicted, chosen.exp(), true))
@@ -187,27 +165,8 @@ def predict_tokens(
     return np.concatenate([parts[place] for place in np.argsort(order)])
 
 
-def token_temperature(model: LabelModel, examples: list[Example], log_bounds: tuple[float, float]) -> float:
-    """The temperature at which the completions have the lowest mean cross-entropy, to half a percent.
-
-    The loss has a single minimum, as it is convex in 1 / temperature, so it lies between the neighbours of the best one tried.
-    """
-    low, high = log_bounds
-    for _ in range(PASSES):
-        powers = torch.linspace(low, high, TRIED)
-        tried = powers.exp().tolist()
-        batches = [
-            torch.stack([cross_entropy(logits / degrees, targets, reduction="sum") for degrees in tried])
-            for _, logits, targets in _batches(model, examples)
-        ]
-        losses = sum(torch.stack(batches).cpu().double())
-        best = int(losses.argmin())
-        low, high = (float(powers[place]) for place in (max(best - 1, 0), min(best + 1, TRIED - 1)))
-    return float(powers[best].exp())
-
-
 @torch.inference_mode()
-def _batches(model: LabelModel, examples: list[Example]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+def logits_of(model: LabelModel, examples: list[Example]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Places of a batch's examples, its logits, and labels or tokens of the reference: LabelModel.logits, Batch.labels."""
     model.model.eval()
     for rows in by_length(examples, model.runtime.batch_tokens):

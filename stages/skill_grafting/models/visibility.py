@@ -1,4 +1,4 @@
-"""What a model reads, measured on short texts: the words after a position, and what stands beside a text in its batch."""
+"""What a model reads, measured on short texts: what stands beside a text in its batch, its longest text, and its token of padding."""
 
 import inspect
 from collections.abc import Iterator
@@ -9,15 +9,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module
+from torch.nn import Embedding, Linear, Module
 from torch.nn.functional import linear
 
 from ..data.batching import Batch, collate
 from ..data.encoding import Example
 from ..errors import ModelError, one_line
-from .limits import padded_with, padding_of
-from .loading import CLASSES
-from .probing import TOKENS, run_of, some_words, without_cache
+from .probing import run_of, some_words, vocabulary_size, without_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -129,7 +127,7 @@ class Reader:
         try:
             alone = torch.cat([self._plain(example) for example in examples])
             for self.left in (False, True):
-                if not _differ(alone, self._said(examples)):
+                if not differ(alone, self._said(examples)):
                     return self.left, self._narrows(examples, alone, words.unique())
         except Exception as error:  # models raise what they like
             raise ModelError(f"can't be run on two texts in a batch: {one_line(error)}") from error
@@ -144,7 +142,7 @@ class Reader:
             return False
         self._narrow = True
         try:
-            return isinstance(self.model.get_output_embeddings(), Linear) and not _differ(
+            return isinstance(self.model.get_output_embeddings(), Linear) and not differ(
                 alone.index_select(1, words), self._said(examples, words)
             )
         except Exception:  # what is behind the head needs the whole vocabulary, such as a bias of its own
@@ -165,37 +163,39 @@ class Reader:
         return self.logits(self.batch(examples), words)
 
 
-def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int) -> None:
-    """Raise ModelError if a model can't read texts in batches, or sees a next word that its mode has it predict."""
-    require_causal(name, model, mode)
-    try:
-        Reader(model, mode, pad_id)
-    except ModelError as error:
-        raise ModelError(f"{name}: {error}") from error
-
-
-def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
-    """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
-    if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
-        from transformers import MODEL_FOR_MASKED_LM_MAPPING
-
-        prompt = f"{setting}prompt or " * (type(model.config) in MODEL_FOR_MASKED_LM_MAPPING)
-        raise ModelError(
-            f"{name}: is a model of the kind {model.config.model_type} that sees the words after a position too, so there is "
-            f"no next one to predict with {setting}{mode}; use {prompt}{setting}standard"
-        )
-
-
-@torch.no_grad()
-def sees_later_words(model: "PreTrainedModel") -> bool:
-    """True if another word all along the second half of a text changes the model's output for the first half."""
-    words, half = some_words(model), TOKENS // 2
-    changed = torch.cat([words[:half], words[:1].expand(TOKENS - half)])
-    options = without_cache(model)
-    first, second = (model(input_ids=ids[None], **options).logits[0, :half] for ids in (words, changed))
-    return _differ(first, second)
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
+def differ(one: Tensor, other: Tensor) -> bool:
     most = ALIKE if one.dtype == torch.float32 else ROUGHLY_ALIKE
     return one.shape != other.shape or bool((one - other).abs().max() > most * one.abs().max())
+
+
+def most_tokens(model: "PreTrainedModel") -> int | None:
+    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
+    ran = {*run_of(model).order}  # not so the positions in the images that a model may see, too
+    tables = {name: part for name, part in model.named_modules() if isinstance(part, Embedding) and name in ran}
+    own_names = ((name.rpartition(".")[2], part) for name, part in tables.items())
+    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
+    if not learned:
+        return None
+    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", learned[0].num_embeddings)  # LED has none
+    return most - (0 if padding is None else padding + 1)
+
+
+def padding_of(model: "PreTrainedModel") -> int | None:
+    """The token that a model's config has for padding, by which a causal classifier finds the end of a text: None, the last token."""
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return padding if padding is not None and 0 <= padding < vocabulary_size(model) else None
+
+
+@contextmanager
+def padded_with(model: "PreTrainedModel", padding: int) -> Iterator[None]:
+    """The model with this padding token in its config if it has none of its own."""
+    configs = [model.config, model.config.get_text_config()] if padding_of(model) is None else []
+    before = [getattr(config, "pad_token_id", None) for config in configs]
+    for config in configs:
+        config.pad_token_id = padding
+    try:
+        yield
+    finally:
+        for config, value in zip(configs, before, strict=True):
+            config.pad_token_id = value

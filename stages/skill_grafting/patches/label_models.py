@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..data.tasks import TaskSpec
 from ..errors import ModelError
@@ -9,13 +10,19 @@ from ..models.checkpoints import Checkpoint
 from ..models.comparing import labels_of, mode_of
 from ..models.folders import find_checkpoint, has_tokenizer, wanted_links
 from ..models.label_model import LabelModel
-from ..models.limits import longest_text
 from ..models.loading import load_model, load_tokenizer, mode_of_class
 from ..models.stored_pairs import StoredPair
+from ..models.visibility import most_tokens
 from ..runtime import best_runtime
 from ..settings import ModelParams
 from .patch_file import PatchContent
 from .placing import load_base, put_on
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# of a model without a limit of its own
+MOST_TOKENS = 512
 
 
 def patched(patch: PatchContent, base: str) -> LabelModel:
@@ -47,3 +54,8 @@ def tuned_of(pair: StoredPair, task: TaskSpec, max_length: int) -> LabelModel:
     with tempfile.TemporaryDirectory(prefix="graft-localize-") as scratch:
         links = wanted_links(tuned, tuned if has_tokenizer(tuned) else base, Path(scratch))
         return LabelModel.load(links, task, settings, best_runtime())
+
+
+def longest_text(tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> int:
+    """The tokens that a text may have by its tokenizer and by what the model can read; at most MOST_TOKENS."""
+    return min(tokenizer.model_max_length, MOST_TOKENS, most_tokens(model) or MOST_TOKENS)

@@ -21,13 +21,13 @@ from ..models.checkpoints import listed
 from ..models.comparing import ONE_LABEL
 from ..models.evaluation import Evaluation
 from ..models.evidence import objective_of
+from ..models.importing import require_causal, require_embeddings
 from ..models.label_model import LabelModel
-from ..models.limits import longest_text, most_tokens, require_embeddings
 from ..models.loading import CLASSES, load_tokenizer
 from ..models.stored_pairs import StoredPair
-from ..models.visibility import require_causal
+from ..models.visibility import most_tokens
 from .card import Scores
-from .label_models import tuned_of
+from .label_models import longest_text, tuned_of
 
 # of the rows that aren't tested on; localizers choose by them
 DEV_SHARE = 0.2
