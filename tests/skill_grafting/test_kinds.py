@@ -39,13 +39,13 @@ SIZES = {
     "state_size rotary_dim",
     64: "intermediate_size n_inner d_inner ffn_dim hidden_dim dff ffn_hidden_size decoder_ffn_dim moe_intermediate_size",
     66: "max_position_embeddings n_positions n_ctx max_seq_len",
-    8: "d_head head_dim attention_window",
+    8: "d_head head_dim qk_rope_head_dim attention_window",
     2: "num_experts_per_tok",
 }
 SMALL = {name: size for size, names in SIZES.items() for name in names.split()} | {"block_sizes": [2, 2]}
-SMALL |= {"vocab_size": len(VOCABULARY), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-BLOCKS = re.compile(r"^(?!.*(vision|visual|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
-LARGEST = 3_000_000
+SMALL |= {"vocab_size": len(VOCABULARY) + 6, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+BLOCKS = re.compile(r"^(?!.*(vision|visual|image|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
+LARGEST = 7_000_000
 
 USUAL = [
     ("bert", "standard"), ("deberta-v2", "prompt"), ("modernbert", "standard"), ("gpt2", "autoregressive"), ("llama", "autoregressive"),
