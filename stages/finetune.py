@@ -1,23 +1,22 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import write_json
 from skill_grafting.models.loading import save_model
 from skill_grafting.progress import progress
+from skill_grafting.runtime import Runtime
 from skill_grafting.training.finetuning import finetune
 from skill_grafting.training.taking_over import take_over
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import open_training
 
 
 @stage
-def main(task: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or use a checkpoint from elsewhere; save an ordinary model folder."""
-    params = load_params(*MODEL, "finetune")
-    cell = open_training(task, seed, params.model, runtime.start(params.runtime))
+    cell = open_training(task, seed, params.model, machine)
     if params.finetune.source == "train":
         with progress(f"finetune {task}-{seed}", cell.total_steps(params.finetune), "step") as bar:
             best = finetune(cell, params.finetune, bar.update)
@@ -30,7 +29,3 @@ def main(task: str, seed: int) -> None:
     print(
         f"finetune {task}-{seed}: dev {measure} {best.record['dev_accuracy']:.3f}, {best.record.get('chosen') or best.record['checkpoint']}"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,20 @@
 """mask: the mask of one (task, seed)."""
 
-from skill_grafting import runtime
 from skill_grafting.api import localize
+from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.localizers.registry import Budget
+from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(task: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     """Find the mask by graft.localizer, and store it with its values."""
-    params = load_params(*MODEL, "graft", "localizer.${graft.localizer}", "data.k")
     name = params.graft.localizer
-    cell = GraftCell.open(task, seed, params.model, params.graft.region, runtime.start(params.runtime))
+    cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     mask = localize(
         cell.pretrained,
         cell.finetuned,
@@ -33,7 +32,3 @@ def main(task: str, seed: int) -> None:
         begin, end = mask.record["loss"]
         told += f", loss on all training rows from {begin:.3g} to {end:.3g}" + ", above where it began" * (end > begin)
     print(told)
-
-
-if __name__ == "__main__":
-    main()

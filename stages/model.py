@@ -3,24 +3,20 @@
 import tempfile
 from pathlib import Path
 
+from skill_grafting.fields import Params
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.sources import obtain
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
-    model = load_params("model.source", "model.name", "model.revision", "model.root", "model.mode").model
+    model = params.model
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:
         source = obtain(model.source, model.name, model.revision, Path(model.root), Path(downloads))
         anatomy = import_model(source, model, folder)
     graftable = anatomy.region(["layers"]).size
     print(f"model: {anatomy.name}, {anatomy.parameters:,} parameters, {graftable:,} of them in the layers")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """movement: the mask of the parameters of one (task, seed) that moved most in fine-tuning."""
 
-from skill_grafting.fields import HEAD
+from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import StoredMask, write_mask
@@ -9,14 +9,12 @@ from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from stages.workflow.core import paths
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(task: str, seed: int) -> None:
+def main(params: Params, task: str, seed: int) -> None:
     """Store the mask of graft.sparsity by movement: where a mask is learned from, and what its graft is compared with."""
-    params = load_params("graft.region", "graft.sparsity")
     anatomy = read_anatomy(paths.PRETRAINED)
     region, heads = anatomy.region(params.graft.region), anatomy.names([HEAD])
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
@@ -30,7 +28,3 @@ def main(task: str, seed: int) -> None:
     head = {name: finetuned[name] for name in heads}
     write_mask(paths.movement(task, seed), StoredMask(mask, values_at(finetuned, mask), head, about))
     print(f"movement {task}-{seed}: {mask.selected:,} of {region.size:,} graftable parameters ({mask.sparsity:.4%})")
-
-
-if __name__ == "__main__":
-    main()

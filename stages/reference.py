@@ -3,7 +3,7 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
-from skill_grafting import runtime
+from skill_grafting.fields import Params
 from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.predictions import write_predictions
@@ -15,7 +15,6 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, train_set
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 
@@ -38,13 +37,7 @@ def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runt
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
-    params = load_params("tasks", *MODEL)
-    machine = runtime.start(params.runtime)
     for task in params.tasks:
         print(predict_reference(task, seed, params.model, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,6 @@ from skill_grafting.metrics.variants import (
 from skill_grafting.words import MARKS, counts, small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import (
@@ -389,11 +388,6 @@ def _searched(masks: pd.DataFrame) -> str:
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params("tasks", "seeds", "data", "model", "graft.sparsity", "calibration.bins", "ood", "summary")
     publish("summary", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,8 @@ from skill_grafting.data.tasks import registry
 from skill_grafting.localizers.registry import NAMES
 from skill_grafting.settings import RuntimeParams
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, RUNTIME, owner_of, params_file
+from stages.workflow.core.settings import RUNTIME, owner_of, params_file
+from stages.workflow.core.stage import GIVEN
 from tests.imports import ROOT, closure, module_file
 
 MAIN = "main"
@@ -140,31 +141,6 @@ def calls(path: Path, *functions: str) -> list[ast.Call]:
 # --- Settings and commands ---------------------------------------------------------------------------------------
 
 
-def asked_for(name: str) -> list[str]:
-    """The keys of the one load_params(...) call in a script, or none, as dvc.yaml spells them, and what load_localizer reads of."""
-    found = calls(script(name), "load_params")
-    assert len(found) <= 1
-    localizer = ["localizer"] if calls(script(name), "load_localizer") else []
-    return [name for call in found for key in call.args for name in spelt(key)] + localizer
-
-
-def spelt(key: ast.expr) -> list[str]:
-    """A literal, those of *MODEL, or a setting that an argument of the stage names: f"order.{order}" is order.${item.order}."""
-    if isinstance(key, ast.Starred):
-        assert key.value.id == "MODEL"
-        return [*MODEL]
-    if isinstance(key, ast.JoinedStr):
-        parts = (part.value if isinstance(part, ast.Constant) else f"${{item.{part.value.id}}}" for part in key.values)
-        return ["".join(parts)]
-    assert isinstance(key, ast.Constant)
-    return [key.value]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stage_declares_exactly_the_settings_it_asks_for(name):
-    assert sorted(asked_for(name)) == sorted(keys_of(ALL[name]))
-
-
 def test_what_changes_no_result_is_a_param_of_no_stage():
     asked = {key for name in ALL for key in keys_of(ALL[name]) if key.partition(".")[0] == "runtime"}
     assert asked == {*RUNTIME}  # not the section as a whole
@@ -178,6 +154,7 @@ def test_stages_that_ask_for_the_runtime_come_after_the_model():
     # how they compute hangs on what is in models/pretrained, which has to be the one they are about
     asking = {name for name in ALL if {*RUNTIME} <= {*keys_of(ALL[name])}}
     assert asking == {name for name in ALL if str(paths.PRETRAINED) in data_deps(name)} - {"movement"}
+    assert asking == {name for name in ALL if "machine" in taken(name)}
 
 
 @pytest.mark.parametrize("name", sorted({*ALL} - {*REPORTS}))
@@ -192,11 +169,16 @@ def settings_module(name: str) -> str:
     return "stages.workflow.core.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
 
 
+def taken(name: str) -> list[str]:
+    """What main takes; it stands last in its script, since it runs as soon as it is there."""
+    main = ast.parse(script(name).read_text(encoding="utf-8")).body[-1]
+    assert main.name == "main" and [one.id for one in main.decorator_list] == ["stage"]
+    return [argument.arg for argument in main.args.args]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_command_runs_the_script_of_its_stage_with_the_arguments_it_takes(name):
-    tree = ast.parse(script(name).read_text(encoding="utf-8"))
-    main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
-    takes = [argument.arg for argument in main.args.args]
+    takes = [argument for argument in taken(name) if argument not in GIVEN]
     given = "".join(f" --{argument} ${{item.{argument}}}" for argument in takes)
     assert ALL[name]["cmd"] == f"exec python -m {module(name)}{given}"
     assert [*ALL[name].get("matrix", {})] == takes

@@ -8,7 +8,6 @@ import pandas as pd
 from skill_grafting.fields import Params
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import counts
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
 from stages.workflow.report.publish import publish
@@ -184,13 +183,6 @@ def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all sequences that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "sequence.methods", "sequence.orders", "order"
-    )
     publish("continual", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,9 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.io import make_folders
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
 from skill_grafting.metrics.scores import Row, score_rows
@@ -18,7 +16,6 @@ from skill_grafting.runtime import Runtime
 from stages.continual.methods import METHODS, Naive, TaskSequence
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 # Logits are stored by the name of the task that was learned last.
@@ -118,16 +115,8 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
 
 
 @stage
-def main(method: str, order: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "calibration.bins", "sequence.test_max", f"order.{order}", f"method.{method}",
-    )  # fmt: skip
-    make_folders(paths.folder("sequence", seed, method, order))
     if not getattr(params.order, order):
         return
-    print(run_sequence(method, order, seed, params, runtime.start(params.runtime)))
-
-
-if __name__ == "__main__":
-    main()
+    print(run_sequence(method, order, seed, params, machine))

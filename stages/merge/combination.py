@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.sampling import spread
 from skill_grafting.fields import HEAD, Params
@@ -18,7 +17,7 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.io import make_folders, read_rows, write_json
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.merging import (
     AVERAGE,
     CONSENSUS,
@@ -46,7 +45,6 @@ from skill_grafting.runtime import Runtime
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 from stages.workflow.core.training import open_shared, stored_bytes
@@ -253,19 +251,9 @@ def chance_collisions(selected: Sequence[int], size: int) -> dict[str, float]:
 
 
 @stage
-def main(method: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
-    params = load_params(
-        "tasks", *MODEL, "finetune.train", "graft.region", "calibration.bins", "merge",
-        "combination.search", "combination.shares",
-    )  # fmt: skip
     localized = read_localized(method)
-    params.localizer = localized and load_localizer(localized[0])
-    make_folders(paths.folder("combination", seed, method))
-    machine = runtime.start(params.runtime)
+    params.localizer = localized and getattr(params.localizer, localized[0])
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,6 @@ from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from skill_grafting.words import counts, small_percent, words
 from stages.merge.settings import MERGED, read_localized
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Records, Row, exact, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
@@ -160,13 +159,6 @@ def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all merged models that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "merge.groups", "combination.methods"
-    )
     publish("merge", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting import runtime
 from skill_grafting.data.batching import shuffled
 from skill_grafting.data.encoding import Example
 from skill_grafting.data.tasks import TaskSpec
-from skill_grafting.fields import HEAD
-from skill_grafting.io import make_folders, read_rows, write_json
+from skill_grafting.fields import HEAD, Params
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
@@ -28,7 +27,6 @@ from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan
 from skill_grafting.writing import replacing
 from stages.multitask.joint_model import save_joint
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 
@@ -117,19 +115,14 @@ def _train_point(
 
 
 @stage
-def main(paradigm: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "multitask.tasks", "joint.step_factor", "joint.eval_steps", "joint.adamw"
-    )
     if not params.multitask.tasks:
-        make_folders(paths.joint(paradigm, seed))
         return
     names, joint = params.multitask.tasks, params.joint
     rows = {name: {split: read_rows(paths.sample(name, seed, split)) for split in ("train", "dev")} for name in names}
     finetune = settings_of(paradigm, params.finetune, joint.adamw).model_copy(update={"eval_steps": joint.eval_steps})
     how = JointPlan([read_task(name) for name in names], rows, seed, finetune, joint.step_factor)
-    machine = runtime.start(params.runtime)
     steps = how.steps * len(finetune.batch_sizes) * len(finetune.learning_rates)
     with progress(f"joint {paradigm} {seed}", steps, "step") as bar:
         shared, record = train_joint(paths.PRETRAINED, how, params.model, machine, bar.update)
@@ -137,7 +130,3 @@ def main(paradigm: str, seed: int) -> None:
         write_json(folder / "training.json", {"tasks": names, "paradigm": paradigm, "seed": seed, **record})
         save_joint(shared, folder)
     print(f"joint {paradigm} {seed}: mean dev accuracy {record['dev_accuracy']:.3f}, {record['chosen']}")
-
-
-if __name__ == "__main__":
-    main()

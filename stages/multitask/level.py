@@ -2,16 +2,13 @@
 
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.io import make_folders
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.runtime import Runtime
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 
@@ -42,14 +39,8 @@ def _predict(variant: str, evaluations: dict[str, Any]) -> None:
 
 
 @stage
-def main(paradigm: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
-    params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "multitask.tasks", "multitask.test_max")
-    make_folders(paths.folder("level", seed, paradigm))
     if not params.multitask.tasks:
         return
-    print(measure_baselines(paradigm, seed, params, runtime.start(params.runtime)))
-
-
-if __name__ == "__main__":
-    main()
+    print(measure_baselines(paradigm, seed, params, machine))

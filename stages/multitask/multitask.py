@@ -18,7 +18,6 @@ from skill_grafting.metrics.predictions import first_rows, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import percent, small_percent, words
 from stages.workflow.core import paths
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
@@ -235,14 +234,6 @@ def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "multitask", "joint.paradigms", "skill",
-        "transfer",
-    )  # fmt: skip
     publish("multitask", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.io import write_json
@@ -9,7 +8,6 @@ from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from stages.multitask.joint_model import JointCell, open_joint
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -43,18 +41,11 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
 
 @stage
-def main(paradigm: str, localizer: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "multitask.tasks", "skill.sparsities", f"localizer.{localizer}"
-    )
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size
         for size in params.skill.sparsities:
             write_json(paths.SKILL / paradigm / localizer / str(seed) / str(size) / "none.json", {"tasks": []})
         return
-    print(find_task_masks(paradigm, localizer, seed, params, runtime.start(params.runtime)))
-
-
-if __name__ == "__main__":
-    main()
+    print(find_task_masks(paradigm, localizer, seed, params, machine))

@@ -12,12 +12,10 @@ from operator import or_
 
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.io import make_folders
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
 from skill_grafting.models.evidence import draws
@@ -25,7 +23,6 @@ from skill_grafting.runtime import Runtime
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
@@ -131,17 +128,8 @@ def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Cal
 
 
 @stage
-def main(paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "localizer.learned", "calibration.bins", "multitask.tasks",
-        "multitask.test_max", "multitask.groups", "transfer",
-    )  # fmt: skip
-    make_folders(paths.folder("transfer", seed, paradigm, localizer, sparsity))
     if not params.multitask.tasks:
         return
-    print(transfer(paradigm, localizer, sparsity, seed, params, runtime.start(params.runtime)))
-
-
-if __name__ == "__main__":
-    main()
+    print(transfer(paradigm, localizer, sparsity, seed, params, machine))

@@ -25,12 +25,6 @@ def sha256_of(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def make_folders(*folders: Path) -> None:
-    """Create folders that DVC expects even if no task of the stage is chosen."""
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
-
-
 def taken_along(path: Path) -> str:
     """How an experiment that DVC runs in a folder of its own gets what git doesn't have; nothing elsewhere."""
     apart = "/.dvc/tmp/exps/" in Path.cwd().as_posix() and not path.is_absolute()

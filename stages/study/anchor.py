@@ -1,10 +1,9 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import prune
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import make_folders, read_rows
+from skill_grafting.io import read_rows
 from skill_grafting.localizers.movement import movement
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
 from skill_grafting.metrics.scores import score_rows
@@ -15,7 +14,6 @@ from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task, read_test_sets
 
@@ -63,14 +61,7 @@ def _join(*parts: Predictions) -> Predictions:
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Store the predictions that the study's other stages are compared with, training rows included."""
-    params = load_params("tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "anchor")
-    make_folders(paths.folder("anchor", seed))
-    machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

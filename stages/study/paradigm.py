@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
-from skill_grafting.io import make_folders
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.metrics.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
@@ -13,10 +11,8 @@ from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.training.finetuning import finetune, settings_of
-from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import open_training
 
@@ -68,17 +64,7 @@ def predict_by_size(
 
 
 @stage
-def main(paradigm: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
-        "study.test_max", "paradigm.tasks", "paradigm.sparsities", "paradigm.adamw",
-    )  # fmt: skip
-    make_folders(paths.folder("paradigm", seed, paradigm))
-    machine = runtime.start(params.runtime)
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

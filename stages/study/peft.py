@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skill_grafting import runtime
 from skill_grafting.errors import ModelError
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.io import make_folders
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.blocks import block_names
 from skill_grafting.models.evaluation import Evaluation
@@ -32,7 +30,6 @@ from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import chosen_point, open_training
 
@@ -213,17 +210,7 @@ METHODS = {
 
 
 @stage
-def main(method: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
     """Train, and measure on test and training rows."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "calibration.bins", "study.test_max", "study.tasks", "peft.tasks",
-        "peft.training",
-    )  # fmt: skip
-    make_folders(paths.folder("peft", seed, method))
-    machine = runtime.start(params.runtime)
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

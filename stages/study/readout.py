@@ -4,13 +4,11 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from skill_grafting.io import make_folders
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
@@ -19,7 +17,6 @@ from skill_grafting.training.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import chosen_point, open_training
 
@@ -77,17 +74,7 @@ def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: 
 
 
 @stage
-def main(readout: str, localizer: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, readout: str, localizer: str, seed: int) -> None:
     """Put the masks into the model that way, and measure on test and training rows."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "graft.region", "calibration.bins", "study.test_max", "study.tasks",
-        "readout.tasks", "readout.sparsities", "readout.learning_rates",
-    )  # fmt: skip
-    make_folders(paths.METRICS / "readout" / readout / localizer / str(seed))
-    machine = runtime.start(params.runtime)
     for sparsity, task in product(params.readout.sparsities, params.readout.tasks):
         print(read((readout, localizer, str(sparsity)), task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,6 @@ from skill_grafting.metrics.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from skill_grafting.words import counted, small_percent
 from stages.study import bound
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 from stages.workflow.records import (
@@ -548,15 +547,6 @@ def _no_middle(frames: Frames) -> str:
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "ood.sets", "summary.least_gain", "study.tasks", "sweep.localizers",
-        "sweep.sparsities", "readout.readouts", "readout.localizers", "readout.sparsities", "readout.tasks", "wise.alphas",
-        "peft.methods", "peft.tasks", "paradigm.paradigms", "paradigm.tasks", "trajectory.tasks",
-    )  # fmt: skip
     publish("study", collect(params))
-
-
-if __name__ == "__main__":
-    main()

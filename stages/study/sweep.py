@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -42,18 +39,8 @@ def _measured(name: str, sparsity: float, cell: GraftCell, mask: GraftMask, para
 
 
 @stage
-def main(localizer: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, localizer: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "sweep.sparsities",
-        f"localizer.{localizer}",
-    )  # fmt: skip
-    make_folders(paths.SWEEP / localizer / str(seed), paths.METRICS / "sweep" / localizer / str(seed))
-    machine = runtime.start(params.runtime)
     for task in params.study.tasks:
         for line in sweep(localizer, task, seed, params, machine):
             print(line)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.errors import ParamsError
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.evaluation import Evaluation
@@ -31,7 +29,6 @@ from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set, variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_test_sets
 from stages.workflow.core.training import chosen_point, open_training
@@ -152,17 +149,7 @@ def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "graft.region", "localizer.learned", "calibration.bins",
-        "study.test_max", "study.tasks", "trajectory.tasks", "trajectory.checkpoints",
-    )  # fmt: skip
-    make_folders(paths.folder("trajectory", seed))
-    machine = runtime.start(params.runtime)
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,18 +3,15 @@
 from functools import partial
 from itertools import product
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import wise_ft, wise_graft
-from skill_grafting.io import make_folders
 from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 
@@ -45,16 +42,7 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Measure both interpolations of every task that has out-of-distribution test sets."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "calibration.bins", "study.tasks", "study.test_max", "wise.alphas"
-    )
-    make_folders(paths.folder("wise", seed))
-    machine = runtime.start(params.runtime)
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,16 +3,14 @@
 from math import prod
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.fields import HEAD, LAYERS, Params
-from skill_grafting.io import make_folders, read_rows, write_json
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime, seeded_torch
 from stages.surgical.layers import drawn_rows, layers_of, scores_by_count
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 
@@ -51,14 +49,7 @@ def layer_sizes(anatomy: ModelSpec) -> list[int]:
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
-    params = load_params("tasks", *MODEL, "fim.tasks", "fim.scores")
-    make_folders(paths.folder("fim", seed))
-    machine = runtime.start(params.runtime)
     for task in params.fim.tasks:
         print(score_layers(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.data.encoding import Example
 from skill_grafting.errors import ParamsError
 from skill_grafting.fields import Params
-from skill_grafting.io import make_folders, write_json
+from skill_grafting.io import write_json
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score
@@ -17,7 +16,6 @@ from skill_grafting.runtime import Runtime
 from skill_grafting.training.finetuning import train_again
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import open_training
 
@@ -92,14 +90,7 @@ def looks(steps: int, every: int) -> set[int]:
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
-    params = load_params("tasks", *MODEL, "finetune", "surgery.score", "surgery.training", "robustness")
-    make_folders(paths.folder("robustness", seed))
-    machine = runtime.start(params.runtime)
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from skill_grafting import runtime
 from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import make_folders, read_json, require
+from skill_grafting.io import read_json, require
 from skill_grafting.metrics.predictions import Predictions
 from skill_grafting.metrics.scores import cross_entropy, own_scores
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
@@ -23,7 +22,6 @@ from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import SurgeryParams, WarmedUp
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_test_sets
 from stages.workflow.core.training import open_training
@@ -111,17 +109,7 @@ def peak_learning_rate(training: WarmedUp, record: dict[str, Any]) -> float:
 
 
 @stage
-def main(selection: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, selection: str, seed: int) -> None:
     """Train the selected layers from the pretrained model, and measure."""
-    params = load_params(
-        "tasks", *MODEL, "finetune", "fim.tasks", "surgery.tasks", "surgery.test_max", "surgery.draws", "surgery.score",
-        "surgery.training",
-    )  # fmt: skip
-    make_folders(paths.folder("surgery", seed, selection))
-    machine = runtime.start(params.runtime)
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,6 @@ from stages.surgical.rankings import (
     over_training,
 )  # fmt: skip
 from stages.surgical.selections import order, parse
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
@@ -204,14 +203,6 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "graft.localizer", "fim.tasks", "surgery.selections",
-        "surgery.tasks", "surgery.score", "robustness.tasks",
-    )  # fmt: skip
     publish("surgical", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.io import make_folders, write_json
+from skill_grafting.io import write_json
 from skill_grafting.merging import (
     DARE,
     TIES,
@@ -30,7 +29,6 @@ from skill_grafting.runtime import Runtime
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 SUM = "sum"
@@ -183,17 +181,8 @@ def choose_negation(target: Mapping[float, float], control: Mapping[float, float
 
 
 @stage
-def main(method: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
     """Choose alpha on dev, and measure on test."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "talos.tasks", "talos.test_max", "talos.dev_max", "arithmetic.points",
-        "arithmetic.addition", "arithmetic.negation",
-    )  # fmt: skip
-    make_folders(paths.folder("arithmetic", seed, method))
     if not params.talos.tasks:
         return
-    print("\n".join(add_and_negate(method, seed, params, runtime.start(params.runtime))))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n".join(add_and_negate(method, seed, params, machine)))

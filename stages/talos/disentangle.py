@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
-from skill_grafting.io import make_folders, write_json
+from skill_grafting.io import write_json
 from skill_grafting.metrics.classification import agreement
 from skill_grafting.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 
 # (alpha of the first vector, of the second, data of task 0 or 1) -> logits (n, labels)
@@ -73,12 +71,6 @@ def pair_logits(model: ArithmeticModel, first: str, second: str) -> Logits:
 
 
 @stage
-def main(method: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
-    params = load_params("tasks", "talos.tasks", *MODEL, "graft.region", "disentangle.grid")
-    make_folders(paths.folder("disentangle", seed, method))
-    print("\n".join(disentangle(method, seed, params, runtime.start(params.runtime))))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n".join(disentangle(method, seed, params, machine)))

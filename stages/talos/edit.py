@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.api import localize
 from skill_grafting.errors import MaskError
 from skill_grafting.fields import Params
@@ -25,7 +24,6 @@ from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import make_folders
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy, majority_share, standard_error
 from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
@@ -46,7 +44,6 @@ from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.resume import regained_seconds
 from stages.workflow.core.scoring import write_record
-from stages.workflow.core.settings import MODEL, load_localizer, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
 from stages.workflow.core.training import chosen_point
@@ -207,18 +204,9 @@ def sizes(training: FinetuneParams | TrainPlan, trained: int, mask: GraftMask) -
 
 
 @stage
-def main(method: str, seed: int) -> None:
+def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
-    params = load_params(
-        "tasks", *MODEL, "finetune.optimizer", "finetune.momentum", "graft.region", "talos.tasks",
-        "talos.sparsity", "talos.test_max", "edit.training",
-    )  # fmt: skip
-    params.localizer = load_localizer(method)
-    make_folders(paths.EDIT / method / str(seed), paths.folder("edit", seed, method))
+    params.localizer = getattr(params.localizer, method, None)
     if not params.talos.tasks:
         return
-    print("\n".join(make_vectors(method, seed, params, runtime.start(params.runtime))))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n".join(make_vectors(method, seed, params, machine)))

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skill_grafting import runtime
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import make_folders, read_rows, write_json
+from skill_grafting.io import read_rows, write_json
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.random import Random
 from skill_grafting.localizers.registry import Budget
@@ -29,7 +28,6 @@ from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
 from stages.workflow.core import paths
-from stages.workflow.core.settings import MODEL, load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.core.training import open_shared
 
@@ -120,17 +118,8 @@ def write_task(
 
 
 @stage
-def main(seed: int) -> None:
+def main(params: Params, machine: Runtime, seed: int) -> None:
     """Prune the least, the most and random ones; calibrate a mask in rounds and in a single one, and measure how much they overlap."""
-    params = load_params(
-        "tasks", *MODEL, "graft.region", "localizer.talos", "talos.tasks", "talos.sparsity", "talos.test_max",
-        "sensitivity",
-    )  # fmt: skip
-    make_folders(paths.folder("sensitivity", seed))
     if not params.talos.tasks:
         return
-    print("\n".join(measure_sensitivity(seed, params, runtime.start(params.runtime))))
-
-
-if __name__ == "__main__":
-    main()
+    print("\n".join(measure_sensitivity(seed, params, machine)))

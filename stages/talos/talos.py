@@ -14,7 +14,6 @@ from skill_grafting.metrics.gain import relative_gain
 from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
 from stages.workflow.core import paths
-from stages.workflow.core.settings import load_params
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
@@ -218,14 +217,6 @@ def _facts(negation: pd.DataFrame) -> pd.DataFrame:
 
 
 @stage
-def main() -> None:
+def main(params: Params) -> None:
     """Write the report from the records of all cells that params.yaml names."""
-    params = load_params(
-        "tasks", "seeds", "model", "data", "graft.sparsity", "summary.least_gain", "talos.tasks", "edit.methods",
-        "arithmetic.methods", "disentangle",
-    )  # fmt: skip
     publish("talos", collect(params))
-
-
-if __name__ == "__main__":
-    main()

@@ -81,16 +81,15 @@ FAMILY = """
     import os, subprocess, sys, time
     from stages.workflow.core.stage import stage
 
-    @stage
-    def main() -> None:
-        print(os.getpid(), flush=True)
-        time.sleep(60)
-
     if sys.argv[1:]:
         more = {"DVC_STAGE": "toy"} if sys.argv[1] == "bound" else {}
         subprocess.Popen([sys.executable, "script.py"], env=os.environ | more)
         time.sleep(60)
-    main([])
+
+    @stage
+    def main() -> None:
+        print(os.getpid(), flush=True)
+        time.sleep(60)
 """
 
 

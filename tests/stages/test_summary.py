@@ -357,7 +357,7 @@ def test_the_papers_averages_are_those_that_it_prints():
 
 def outputs(sets: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """What a run of the stage leaves."""
-    monkeypatch.setattr(stage, "load_params", lambda *keys: settings(["movies", "sst2"], [1, 2], sets))
+    monkeypatch.setattr("stages.workflow.core.settings.load_params", lambda *keys: settings(["movies", "sst2"], [1, 2], sets))
     stage.main([])
     return {str(file): file.read_bytes() for folder in ("metrics", "plots") for file in Path(folder).glob("*.*")}
 

@@ -1,9 +1,9 @@
 """The one reader of params.yaml, and of the params.yaml in the folder of each further pipeline.
 
-`load_params("model", "finetune.optimizer")` hands out just the settings that were asked for, so a stage cannot read one that
-its entry in dvc.yaml doesn't list (a test compares the two).  Before that the files that they stand in are checked in two
-steps: each setting by its kind, all problems at once; then, if there were none, the rules between settings.  What there is
-to set stands in the settings.py of each pipeline, which is found by its folder.
+`load_params("model", "finetune.optimizer")` hands out just the settings that were asked for, of a stage those that its entry in
+dvc.yaml lists: it cannot read another one.  Before that the files that they stand in are checked in two steps: each setting by
+its kind, all problems at once; then, if there were none, the rules between settings.  What there is to set stands in the
+settings.py of each pipeline, which is found by its folder.
 """
 
 import re
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
 from skill_grafting.fields import Params, Section, Values, get_by_path
-from skill_grafting.localizers.registry import Localizer, localizer_of, original
+from skill_grafting.localizers.registry import localizer_of, original
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.core import paths
 
@@ -30,7 +30,6 @@ PROJECT = Path(__file__).parents[3]
 SHOWN = 10
 # settings of `runtime` that affect the results of a model; the others are not params of any stage
 RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.batch_tokens")
-MODEL = ("model.mode", "model.max_length", *RUNTIME)
 
 
 class Pipelines(Mapping[str, ModuleType]):
@@ -74,12 +73,6 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
         more = {"gradient_checkpointing": values["runtime"].gradient_checkpointing}
         chosen.runtime = Params(**vars(chosen.runtime), **more)
     return chosen
-
-
-def load_localizer(name: str) -> Localizer | None:
-    """The localizer or variant of a name with its settings; None if `localizer` has no line of that name."""
-    known = checked(read_files([""]))[0]["localizer"].model_extra
-    return getattr(load_params(f"localizer.{name}").localizer, name) if name in known else None
 
 
 def load_all(folder: Path = Path()) -> Values:
@@ -238,15 +231,10 @@ def changed() -> list[str]:
     return [f"{params_file(owner_of(name))}: {name}" for name in dict.fromkeys(found)]
 
 
-def require_known(module: str, arguments: dict[str, Any]) -> None:
-    """Raise ParamsError for a name among a stage's arguments that isn't in the list of the settings which its stage runs for."""
-    top, _, name = module.rpartition(".")
-    folder = PROJECT if top == str(paths.PIPELINES) else PROJECT.joinpath(*top.split("."))
-    stages = load_yaml(file, ParamsError)["stages"] if (file := folder / paths.PIPELINE).is_file() else {}
-    axes = {axis: place[2:-1] for axis, place in stages.get(name, {}).get("matrix", {}).items()}
-    if not axes:
-        return
-    values, _ = checked(read_files(pipelines_of(axes.values())))
+def require_known(entry: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Raise ParamsError for a name among a stage's arguments that isn't in the list of the settings which dvc.yaml runs it for."""
+    axes = {axis: place[2:-1] for axis, place in entry.get("matrix", {}).items()}
+    values = checked(read_files(pipelines_of(axes.values())))[0] if axes else {}
     for axis, place in axes.items():
         allowed = [*map(str, get_by_path(values, place))]
         if isinstance(given := arguments[axis], str) and given not in allowed:

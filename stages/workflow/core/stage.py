@@ -1,10 +1,11 @@
-"""The decorator of all stages: parse arguments, run the function, and check at the end that no code or setting was edited."""
+"""The decorator of all stages: parse arguments, hand out settings, run, and check at the end that no code or setting was edited."""
 
 import argparse
 import contextlib
 import inspect
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -16,15 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from skill_grafting.command import guarded
-from skill_grafting.errors import GraftError
+from skill_grafting.errors import GraftError, ParamsError
+from skill_grafting.yaml12 import load_yaml
 from stages import AT_START, code_digests
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]
+# what a stage may take besides its arguments
+GIVEN = ("params", "machine")
 
 
 def stage(function: Callable[..., None]) -> Callable[..., None]:
-    """Make `function(task, seed)`, or one of other arguments, a command-line entry point."""
+    """Make `main(params, machine, task, seed)`, or one of other axes, what its file does under `python -m`; it stands last in it.
+
+    `params` are the settings that its entry in dvc.yaml lists, `machine` is torch as those of `runtime` say; it may leave out
+    either.  The folders of its outputs are there, also where no task of it is chosen.
+    """
     # of what `python -m` runs it has the name; of a file that is run by its path there is none
     spec = function.__globals__["__spec__"]
     module = spec.name if spec else function.__module__
@@ -34,7 +42,8 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
     def run(argv: list[str] | None = None) -> None:
         parser = argparse.ArgumentParser(prog=f"python -m {module}", description=function.__doc__)
         for argument in inspect.signature(function).parameters.values():
-            parser.add_argument(f"--{argument.name}", type=argument.annotation, required=True)
+            if argument.name not in GIVEN:
+                parser.add_argument(f"--{argument.name}", type=argument.annotation, required=True)
         arguments = vars(parser.parse_args(argv))
         cell = "-".join(str(value) for value in arguments.values())
         label, started = f"{name}@{cell}" if cell else name, time.monotonic()
@@ -43,6 +52,8 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
         guarded(label, lambda: _run(function, module, label, arguments))
         _note(label, time.monotonic() - started)
 
+    if function.__module__ == "__main__":
+        run()
     return run
 
 
@@ -54,21 +65,52 @@ def _run(function: Callable[..., None], module: str, label: str, arguments: dict
     from stages.workflow.core import settings
     from stages.workflow.core.resume import keeping
 
-    code = AT_START
+    code, entry = AT_START, entry_of(module)
     if "DVC_STAGE" not in os.environ:
-        settings.require_known(module, arguments)
+        settings.require_known(entry, arguments)
 
     def identify() -> tuple[float, list[Any]]:
         read = [[*keys, str(chosen)] for _, keys, chosen in settings.READ]
         return settings.checkpoint_seconds(), [module, arguments, read, {path: code[path] for path in imported(code)}]
 
-    # a pipeline is a folder in `stages`; the main one's stages lie there themselves
-    folder = Path(*module.split(".")[:-1]) if module.count(".") > 1 else Path()
-    lock = folder / "dvc.lock" if "DVC_STAGE" in os.environ else None
+    lock = folder_of(module) / "dvc.lock" if "DVC_STAGE" in os.environ else None
     with keeping(paths.CHECKPOINTS / label, label, identify, lock):
-        function(**arguments)
+        function(**_given(function, entry, arguments), **arguments)
     if "DVC_STAGE" in os.environ:
         require_unchanged(code)
+
+
+def folder_of(module: str) -> Path:
+    """Where a stage's dvc.yaml lies: beside its script, of the main pipeline in the top folder."""
+    top = module.rpartition(".")[0]
+    return Path() if top == str(paths.PIPELINES) else Path(*top.split("."))
+
+
+def entry_of(module: str) -> dict[str, Any]:
+    """What dvc.yaml says of a stage; nothing of what is no stage."""
+    file = PROJECT / folder_of(module) / paths.PIPELINE
+    return load_yaml(file, ParamsError)["stages"].get(module.rpartition(".")[2], {}) if file.is_file() else {}
+
+
+def _given(function: Callable[..., None], entry: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The settings and the prepared torch that a stage takes, by the name of its parameter; makes the folders of its outputs."""
+    from stages.workflow.core.settings import load_params
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\{item\.(\w+)\}", lambda axis: str(arguments[axis[1]]), text)
+
+    for out in entry.get("outs", ()):
+        if str(out).endswith("/${item.seed}"):
+            Path(filled(out)).mkdir(parents=True, exist_ok=True)
+    takes, given = inspect.signature(function).parameters, {}
+    if "params" in takes:
+        listed = (part if isinstance(part, dict) else {"": [part]} for part in entry["params"])
+        given["params"] = load_params(*(filled(key) for part in listed for keys in part.values() for key in keys))
+    if "machine" in takes:
+        from skill_grafting import runtime
+
+        given["machine"] = runtime.start(given["params"].runtime)
+    return given
 
 
 def imported(code: dict[str, str]) -> list[str]:
