@@ -54,7 +54,8 @@ def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[
     region = anatomy.region(params.graft.region)
     pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
     finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
-    files, known = (paths.learned(task, seed), paths.movement(task, seed)), fingerprint(region, pretrained)
+    files = paths.mask("learned", task, seed), paths.mask("movement", task, seed)
+    known = fingerprint(region, pretrained)
     stored, moved = (read_mask(file) for file in files)
     for file, about in zip(files, (stored.about, moved.about), strict=True):
         require_model(file, about, region, known, anatomy.name)

@@ -26,7 +26,7 @@ def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     )
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
     header = {**cell.origin(), **about, "localizer": name, "found": mask.record}
-    write_mask(paths.learned(task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))
+    write_mask(paths.mask("learned", task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))
     told = f"mask {task}-{seed}: {mask.selected:,} of {mask.region.size:,} graftable parameters ({mask.sparsity:.4%})"
     if "loss" in mask.record:
         begin, end = mask.record["loss"]

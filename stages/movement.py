@@ -26,5 +26,5 @@ def main(params: Params, task: str, seed: int) -> None:
         "mode": anatomy.mode, "model_parameters": anatomy.parameters, "localizer": "movement", "rule": "top_k",
     }  # fmt: skip
     head = {name: finetuned[name] for name in heads}
-    write_mask(paths.movement(task, seed), StoredMask(mask, values_at(finetuned, mask), head, about))
+    write_mask(paths.mask("movement", task, seed), StoredMask(mask, values_at(finetuned, mask), head, about))
     print(f"movement {task}-{seed}: {mask.selected:,} of {region.size:,} graftable parameters ({mask.sparsity:.4%})")

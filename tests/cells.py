@@ -111,7 +111,7 @@ def store_mask(cell: GraftCell) -> None:
     """Store the mask of the tenth that moved most, by movement and as if it had been learned."""
     mask = movement_mask(cell.pretrained, cell.finetuned, cell.region, cell.region.budget(0.1))
     stored = StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": cell.model.mode})
-    for file in (paths.movement(cell.task, SEED), paths.learned(cell.task, SEED)):
+    for file in (paths.mask("movement", cell.task, SEED), paths.mask("learned", cell.task, SEED)):
         write_mask(file, stored)
 
 

@@ -109,7 +109,7 @@ def test_another_sparsity_runs_what_follows_and_another_task_a_cell_of_its_own(s
     untouched = stages_of(ONE, of_seed=()) - follows
     assert {name: after[name] for name in untouched} == {name: before[name] for name in untouched}
     changed = {path for path, content in old.items() if new[path] != content}
-    assert {str(paths.learned("movies", 13)), str(paths.logits("evaluate", "movies", 13))} <= changed
+    assert {str(paths.mask("learned", "movies", 13)), str(paths.logits("evaluate", "movies", 13))} <= changed
     assert b"| products |" in new["metrics/summary.md"] and b"| products |" not in old["metrics/summary.md"]
 
 
@@ -137,7 +137,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story, log):
         own = {path for path in opened if not path.startswith(("..", "/", ".dvc/")) and not path.endswith("__init__.py")}
         assert {path for path in own - check if not any(lies_in(path, place) for place in known)} == set(), name
     # the control: what is read by libraries, inside functions, and loaded by its name is seen
-    model, movement = paths.PRETRAINED / "model.safetensors", paths.movement("movies", 13)
+    model, movement = paths.PRETRAINED / "model.safetensors", paths.mask("movement", "movies", 13)
     assert {str(model), str(movement)} <= seen["evaluate"]
 
 

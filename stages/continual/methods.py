@@ -213,7 +213,7 @@ class Grafting(Naive):
 
     def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         super().__init__(sequence, settings)
-        files = {task: paths.learned(task, sequence.seed) for task in sequence.rows}
+        files = {task: paths.mask("learned", task, sequence.seed) for task in sequence.rows}
         self.region = read_mask(next(iter(files.values()))).mask.region  # that of all
         self.pretrained, name = read_tensors(paths.PRETRAINED, self.region.shapes), read_anatomy(paths.PRETRAINED).name
         self.masks = {task: read_mask_for(file, self.pretrained, name).mask for task, file in files.items()}
@@ -240,7 +240,7 @@ class Grafting(Naive):
         mask = reduce(sub, (piece.mask for piece in self.pieces.values()), self.masks[task])
         if not mask.selected and not self.sequence.shared.heads()[task]:
             raise MaskError(
-                f"{paths.learned(task, self.sequence.seed)}: all {self.masks[task].selected:,} parameters of this region "
+                f"{paths.mask('learned', task, self.sequence.seed)}: all {self.masks[task].selected:,} parameters of this region "
                 "are taken by earlier tasks of the sequence; raise graft.sparsity"
             )
         return mask

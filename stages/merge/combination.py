@@ -99,7 +99,7 @@ class Group:
         if kind_of(method) == LOCALIZED:
             grafts = [graft_of(method, task, seed, params, machine) for task in tasks]
         else:
-            grafts = [read_mask_for(paths.learned(task, seed), pretrained, anatomy.name) for task in tasks]
+            grafts = [read_mask_for(paths.mask("learned", task, seed), pretrained, anatomy.name) for task in tasks]
         models = {
             task: transplant(pretrained, graft.values, graft.mask) for task, graft in zip(tasks, grafts, strict=True)
         }

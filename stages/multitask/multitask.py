@@ -5,12 +5,11 @@ What two kinds of regions do is compared on the same task, since relative gains 
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import permutations, product
+from itertools import permutations
 
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.gain import gained, relative_gain
 from skill_grafting.metrics.overlap import share_inside
@@ -19,7 +18,7 @@ from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import percent, small_percent, words
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, left_out, require_files, run_frame
+from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
@@ -44,14 +43,15 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     settings, paradigms = params.multitask, params.joint.paradigms
     sizes = [str(sparsity) for sparsity in params.skill.sparsities]
     cell = {"seed": params.seeds, "task": settings.tasks}
+    axes = {"paradigm": paradigms, "localizer": params.skill.localizers, "sparsity": sizes}
     models = grid(paradigm=paradigms, **cell)
-    matrix = grid(paradigm=paradigms, localizer=params.skill.localizers, sparsity=sizes, **cell)
     level = Records("multitask", "level", "metrics/level/{paradigm}/{seed}/{task}.json", models)
     reference = Records("", "reference", "metrics/reference/{seed}/{task}.safetensors", models)
     path = "metrics/transfer/{paradigm}/{localizer}/{sparsity}/{seed}/{task}.json"
-    transfer = Records("multitask", "transfer", path, matrix)
+    transfer = Records("multitask", "transfer", path, grid(**axes, **cell))
     path = "masks/skill/{paradigm}/{localizer}/{seed}/{sparsity}/{task}.safetensors"
-    skill = Records("multitask", "skill", path, matrix, "{paradigm}-{localizer}-{seed}")
+    regions = grid(**axes, task=settings.tasks, seed=params.seeds)
+    skill = Records("multitask", "skill", path, regions, "{paradigm}-{localizer}-{seed}")
     require_files("make multitask", level, reference, transfer, skill)
 
     levels = frame_of(level.rows(partial(_level_rows, params)), LEVELS)
@@ -61,7 +61,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     return {
         "level": levels,
         "gain": gains.assign(gain=gains.gain.astype(float)),
-        "overlap": frame_of(overlap_rows(skill, settings.groups), OVERLAPS),
+        "overlap": frame_of(_overlap_rows(settings.groups, skill), OVERLAPS),
         "groups": frame_of(
             ({"group": name, "task": task} for name, own in settings.groups.items() for task in own), ["group", "task"]
         ),
@@ -95,20 +95,12 @@ def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell
         }
 
 
-def overlap_rows(masks: Records, groups: dict[str, list[str]]) -> Iterator[Row]:
+def _overlap_rows(groups: dict[str, list[str]], masks: Records) -> Iterator[Row]:
     """A row for each ordered pair of regions of a matrix: task by task, and seed by seed."""
-    matrix: dict[tuple[str, ...], list[Cell]] = {}
-    for cell in masks.cells:
-        matrix.setdefault(tuple(cell[name] for name in MATRIX), []).append(cell)
-    for (paradigm, localizer, sparsity), cells in matrix.items():
-        tasks, seeds = (dict.fromkeys(cell[name] for cell in cells) for name in ("task", "seed"))
-        places = [*product(tasks, seeds)]
-        files = {(cell["task"], cell["seed"]): masks.file(cell) for cell in cells}
-        found = {place: read_mask(files[place]).mask for place in places}
-        for one, other in permutations(places, 2):
-            values = [paradigm, localizer, float(sparsity), *one, *other, are_similar(groups, one[0], other[0])]
-            shared = share_inside(found[one], found[other])
-            yield dict(zip(OVERLAPS, [*values, shared["overlap"], shared["chance"]], strict=True))
+    for one, other, found in compared(masks, ["task", "seed"], permutations, share_inside):
+        sides = {"first": one["task"], "first_seed": one["seed"], "second": other["task"], "second_seed": other["seed"]}
+        similar = are_similar(groups, one["task"], other["task"])
+        yield {**one, **sides, **found, "similar": similar, "sparsity": float(one["sparsity"])}
 
 
 # --- Derived columns ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine
             head = {key: part.detach().cpu() for key, part in cell.shared.heads()[task].items()}
             about = {**cell.header(), **cell.origin(), "task": task, "localizer": name}
             for sparsity, mask in task_masks(cell, task, name, params).items():
-                path = paths.skill_mask(paradigm, name, str(sparsity), task, seed)
+                path = paths.mask("skill", task, seed, paradigm, name, str(sparsity))
                 stored = StoredMask(mask, cell.values_at(mask), head, {**about, "found": mask.record})
                 write_mask(path, stored)
                 bar.update()
@@ -46,6 +46,8 @@ def main(params: Params, machine: Runtime, paradigm: str, localizer: str, seed: 
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size
         for size in params.skill.sparsities:
-            write_json(paths.SKILL / paradigm / localizer / str(seed) / str(size) / "none.json", {"tasks": []})
+            write_json(
+                paths.mask("skill", "none", seed, paradigm, localizer, str(size)).with_suffix(".json"), {"tasks": []}
+            )
         return
     print(find_task_masks(paradigm, localizer, seed, params, machine))

@@ -47,7 +47,7 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
-    regions = {task: read_mask(paths.skill_mask(paradigm, localizer, sparsity, task, seed)).mask for task in tasks}
+    regions = {task: read_mask(paths.mask("skill", task, seed, paradigm, localizer, sparsity)).mask for task in tasks}
     sources = [Source(SINGLE, task, [task], mask) for task, mask in regions.items()]
     for name, members in {**params.multitask.groups, **params.transfer.unions}.items():
         sources.append(Source(UNION, name, members, reduce(or_, (regions[task] for task in members))))

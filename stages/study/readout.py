@@ -29,7 +29,7 @@ def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machi
     readout, localizer, sparsity = axes
     title = f"{' '.join(axes)} {task}-{seed}"
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    mask = read_mask(paths.sweep_mask(localizer, sparsity, task, seed)).mask
+    mask = read_mask(paths.mask("sweep", task, seed, localizer, sparsity)).mask
 
     def retrained() -> Finetuned:
         retraining = open_training(task, seed, params.model, machine)

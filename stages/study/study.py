@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
 from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
@@ -23,6 +22,7 @@ from stages.workflow.records import (
     Cell,
     Records,
     Row,
+    compared,
     frame_of,
     grid,
     label_kinds,
@@ -171,21 +171,10 @@ def _composition(masks: Records) -> Iterator[Row]:
             yield {**cell, **row, "layer": OUTSIDE if row["layer"] is None else row["layer"] + 1}
 
 
-def _overlaps(
-    masks: Records,
-    axis: str,
-    pairs: Callable[[Iterable[str], int], Iterable[tuple[str, str]]],
-    measure: Callable[[GraftMask, GraftMask], Row],
-) -> Iterator[Row]:
+def _overlaps(masks: Records, axis: str, pairs: Callable, measure: Callable) -> Iterator[Row]:
     """The overlap of any two masks that differ in this axis alone."""
-    groups: dict[tuple, list[Cell]] = {}
-    for cell in masks.cells:
-        groups.setdefault(tuple(value for name, value in cell.items() if name != axis), []).append(cell)
-    for cells in groups.values():
-        read = {cell[axis]: read_mask(masks.file(cell)).mask for cell in cells}
-        shared = {name: value for name, value in cells[0].items() if name != axis}
-        for first, second in pairs(read, 2):
-            yield {**shared, "first": first, "second": second, **measure(read[first], read[second])}
+    for one, other, found in compared(masks, [axis], pairs, measure):
+        yield {**one, "first": one[axis], "second": other[axis], **found}
 
 
 # --- Derived columns -----------------------------------------------------------------------------------------------

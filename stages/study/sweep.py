@@ -26,7 +26,7 @@ def _measured(name: str, sparsity: float, cell: GraftCell, mask: GraftMask, para
     axes, task, seed = (name, str(sparsity)), cell.task, cell.seed
     about = {**cell.origin(), "model_parameters": cell.anatomy.parameters, "localizer": name, "sparsity": sparsity}
     stored = StoredMask(mask, cell.values_at(mask), cell.head, {**about, "found": mask.record})
-    write_mask(paths.sweep_mask(*axes, task, seed), stored)
+    write_mask(paths.mask("sweep", task, seed, *axes), stored)
     evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
     cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
     with evaluation.progress(f"sweep {name} {sparsity} {task}-{seed}"):

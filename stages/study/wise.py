@@ -22,7 +22,7 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
     A task without out-of-distribution sets has no curve.
     """
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    mask = read_mask(paths.learned(task, seed)).mask
+    mask = read_mask(paths.mask("learned", task, seed)).mask
     evaluation = Evaluation(
         cell.model, study_sets(task, seed, params.study.test_max), variants=2 * len(params.wise.alphas)
     )

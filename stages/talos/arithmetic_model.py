@@ -52,7 +52,7 @@ def moved_region(method: str, task: str, seed: int, anatomy: ModelSpec, pretrain
     """The region as a method left it for a task; raises MaskError if it was made for another model."""
     if method == FULL:
         return read_tensors(paths.finetuned(task, seed), pretrained)
-    stored = read_mask_for(paths.edited(method, task, seed), pretrained, anatomy.name)
+    stored = read_mask_for(paths.mask("edit", task, seed, method), pretrained, anatomy.name)
     return transplant(pretrained, stored.values, stored.mask)
 
 

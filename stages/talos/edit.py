@@ -69,7 +69,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
         mask, values, record = make(method, cell, params)
         records[task] = {"selected": mask.selected, "graftable": cell.region.size, **record}
         if method != FULL:
-            write_mask(paths.edited(method, task, seed), StoredMask(mask, values, {}, cell.origin()))
+            write_mask(paths.mask("edit", task, seed, method), StoredMask(mask, values, {}, cell.origin()))
         del finetuned, cell, mask, values
     return predict_all(method, seed, params, machine, records)
 
@@ -78,7 +78,7 @@ def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> T
     """A vector taken from the main pipeline: the whole region, or the graft."""
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
-        stored = read_mask(paths.learned(cell.task, cell.seed))
+        stored = read_mask(paths.mask("learned", cell.task, cell.seed))
         mask, values = stored.mask, stored.values
     steps = chosen_point(cell.task, cell.seed)["steps"]
     return mask, values, {"cost": {"steps": steps, **sizes(params.finetune, size, mask)}}

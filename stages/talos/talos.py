@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations
 
 import pandas as pd
 
@@ -13,9 +13,8 @@ from skill_grafting.metrics.composition import KEY, KINDS, QUERY, composition
 from skill_grafting.metrics.gain import relative_gain
 from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
-from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
+from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
 
 # methods without a mask that was chosen by looking at the model
@@ -54,6 +53,8 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         )
     )
     require_files("make talos", edited, scored, added, crossed)
+    chosen = grid(seed=seeds, method=[name for name in params.edit.methods if name not in WHOLE], task=tasks)
+    masks = Records("talos", "edit", "masks/edit/{method}/{seed}/{task}.safetensors", chosen)
     curves = added.rows(partial(_curve_rows, least))
     rows = {
         "addition": added.rows(partial(_added_rows, least)),
@@ -70,7 +71,11 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         ),
         "pruned": scored.rows(_pruned_rows),
         "overlap": scored.rows(lambda cell, record: [{"variant": "single_round", **record["single_round"], **cell}]),
-        **_mask_rows([method for method in params.edit.methods if method not in WHOLE], tasks, seeds),
+        "tensors": _places(masks),
+        "task_iou": (
+            {**one, "first": one["task"], "second": other["task"], **found}
+            for one, other, found in compared(masks, ["task"], combinations, overlap)
+        ),
     }
     frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
     frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # displayed
@@ -109,19 +114,11 @@ def _negated_rows(cell: Cell, record: Row) -> list[Row]:
     return [{**record, **part, **cell, "control_kept": kept}]
 
 
-def _mask_rows(methods: list[str], tasks: list[str], seeds: list[int]) -> dict[str, list[Row]]:
-    """Where masks lie, and how much those of two tasks overlap."""
-    rows: dict[str, list[Row]] = {"tensors": [], "task_iou": []}
-    for seed in seeds:
-        found = {}
-        for method, task in product(methods, tasks):
-            mask = found[method, task] = read_mask(paths.edited(method, task, seed)).mask
-            cell = {"method": method, "task": task, "seed": seed}
-            rows["tensors"] += [{**row, **cell} for row in composition(mask.counts, mask.region.shapes)]
-        for method, (first, second) in product(methods, combinations(tasks, 2)):
-            names = {"method": method, "seed": seed, "first": first, "second": second}
-            rows["task_iou"].append(names | overlap(found[method, first], found[method, second]))
-    return rows
+def _places(masks: Records) -> Iterator[Row]:
+    """How many parameters of each tensor a mask selects."""
+    for cell in masks.cells:
+        mask = read_mask(masks.file(cell)).mask
+        yield from ({**row, **cell} for row in composition(mask.counts, mask.region.shapes))
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

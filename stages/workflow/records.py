@@ -5,7 +5,7 @@ at, and one that is missing stops the report rather than vanish from an average.
 """
 
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -102,6 +102,24 @@ def require_files(makes_all: str, *several: Records) -> None:
     if missing:
         more = [f"and {len(missing) - SHOWN} more files; `{makes_all}` makes them all"] * (len(missing) > SHOWN)
         raise DataError("\n  ".join([*missing[:SHOWN], *more]))
+
+
+def compared(
+    masks: Records,
+    axes: Sequence[str],
+    pairs: Callable[[Iterable[int], int], Iterable[tuple[int, int]]],
+    measure: Callable[[Any, Any], Row],
+) -> Iterator[tuple[Cell, Cell, Row]]:
+    """Any two cells that differ in these axes alone, with what is measured of their masks."""
+    from skill_grafting.grafting.mask_reading import read_mask  # imports torch
+
+    groups: dict[tuple, list[Cell]] = {}
+    for cell in masks.cells:
+        groups.setdefault(tuple(value for name, value in cell.items() if name not in axes), []).append(cell)
+    for cells in groups.values():
+        found = [read_mask(masks.file(cell)).mask for cell in cells]
+        for one, other in pairs(range(len(cells)), 2):
+            yield cells[one], cells[other], measure(found[one], found[other])
 
 
 def frame_of(rows: Iterable[Row], columns: Sequence[str], more: bool = False) -> pd.DataFrame:

@@ -185,7 +185,7 @@ def test_the_summary_says_what_is_measured(here):
 
 @pytest.mark.parametrize("task", SETTINGS["tasks"])
 def test_a_patch_of_the_mask_is_the_grafted_model_to_the_bit(here, tmp_path, task):
-    mask = paths.learned(task, SEED)
+    mask = paths.mask("learned", task, SEED)
     graft_command(["export", str(mask), "--as", "patch", "--to", str(tmp_path / "patch")])
     graft_command(["apply", str(tmp_path / "patch"), "--base", "models/pretrained", "--to", str(tmp_path / "model")])
     spec, rows = read_task(task), read_rows(paths.sample(task, SEED, "test"))

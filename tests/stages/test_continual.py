@@ -160,7 +160,7 @@ def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after
     monkeypatch.setitem(globals(), "TRAINING", one_step)
     before = weights_of(learner("naive", mode))
     moved = {method: weights_of(learned(method, mode, ["toy"])) for method in METHODS}
-    chosen = read_mask(paths.learned("toy", SEED)).mask
+    chosen = read_mask(paths.mask("learned", "toy", SEED)).mask
     flat = chosen.region.flatten
     inside, start = chosen.region_indices(), flat(before)
     for method in METHODS:

@@ -78,7 +78,7 @@ def stored(variant: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("mode", ["standard", "prompt"], indirect=True)
 def test_a_stitched_model_predicts_as_each_task_alone_with_those_values(mode):
     logits = predicted("stitch_mean", mode)
-    grafts = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    grafts = [read_mask(paths.mask("learned", task, SEED)) for task in TASKS]
     pretrained = read_tensors(paths.PRETRAINED, grafts[0].mask.region.shapes)
     mask, values = stitch(grafts, pretrained, "mean")
     for task in TASKS:
@@ -137,7 +137,7 @@ def test_a_record_says_how_the_model_was_made(mode):
         (task, variant) for task in TASKS for variant in (PRETRAINED, FINETUNED, GRAFTED, MOVEMENT_GRAFTED, MERGED)
     }
     assert all(row["n"] == 60 for row in grafts["rows"])
-    masks = [read_mask(paths.learned(task, SEED)) for task in TASKS]
+    masks = [read_mask(paths.mask("learned", task, SEED)) for task in TASKS]
     union = len(torch.cat([part.mask.region_indices() for part in masks]).unique())
     assert grafts["collisions"]["union"] == union and grafts["bytes"] == 8 * union
     assert grafts["single_bytes"] == [8 * part.mask.selected for part in masks]
@@ -160,8 +160,8 @@ def test_alpha_looks_at_dev_rows_alone_and_at_so_many(mode):
 
 
 def test_a_mask_of_another_model_is_refused(mode):
-    graft = read_mask(paths.learned("pairs", SEED))
-    write_mask(paths.learned("pairs", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
+    graft = read_mask(paths.mask("learned", "pairs", SEED))
+    write_mask(paths.mask("learned", "pairs", SEED), replace(graft, about={**graft.about, "fingerprint": "beef"}))
     with pytest.raises(MaskError, match=r"pairs\.safetensors: was made for pico \(fingerprint beef\)"):
         combine("stitch_mean", GROUP, SEED, params(mode), runtime())
 

@@ -236,7 +236,7 @@ def test_every_region_and_union_is_tested_on_every_task(project_of):
         named = [(row["kind"], row["source"]) for row in record["rows"]]
         assert named == [(SINGLE, "toy"), (SINGLE, "pairs"), (UNION, "both"), (PURIFIED, "both")]
         sizes = [row["selected"] for row in record["rows"]]
-        regions = [read_mask(paths.skill_mask(*axes, name, SEED)).mask for name in NAMES]
+        regions = [read_mask(paths.mask("skill", name, SEED, *axes)).mask for name in NAMES]
         assert sizes == [*(mask.selected for mask in regions), *[(regions[0] | regions[1]).selected] * 2]
         assert all(row["n"] == 20 and row["test_set"] == task for row in record["rows"])
 

@@ -146,34 +146,20 @@ def test_a_report_is_out_of_date_with_any_stage_before_it(monkeypatch, said, sta
     assert {name: found[name] for name in ("summary", "talos") if name in found} == states
 
 
-def test_compare_puts_runs_side_by_side_and_pools_their_tasks(tmp_path, command, monkeypatch):
+def test_pool_makes_one_report_of_the_tasks_of_several_runs(tmp_path, command, monkeypatch):
     for name, tasks in (("one", ["movies", "products"]), ("two", ["tweets", "bbc"])):
         shutil.copytree(ROOT / "plots", tmp_path / name, ignore=shutil.ignore_patterns("reports", "*.png", "*.svg"))
         for file in (tmp_path / name).glob("*.csv"):
             keep_tasks(file, file, tasks)
-
-    def compare(*words: object) -> str:
-        """What it says if it refuses; figures of pooled runs are those of any report, so they are not drawn."""
-        with monkeypatch.context() as patch:
-            if "--pool" in words:
-                patch.setattr(publish, "save_figures", lambda *_: None)
-            return command("stages.workflow.compare", *words, "--to", to)[2]
-
-    to, whole = tmp_path / "to", f"whole={ROOT / 'plots'}"
-    runs = [f"{name}={tmp_path / name}" for name in ("one", "two")]
-    assert compare("summary", *runs, "--pool") == ""
-    report = (to / "report.md").read_text()
-    assert all(task in report for task in ("movies", "bbc")) and "4 tasks, 1 seed" in report
-    assert compare("summary", runs[0], whole) == ""
-    report = (to / "report.md").read_text()
-    assert "| one |" in report and "| whole |" in report and "## Claims by run" in report
-    assert compare("talos", f"base={ROOT / 'plots/talos'}", "--pool") == ""
-    assert "| TaLoS |" in (to / "report.md").read_text(), "a pipeline without a frame of scores"
+    to, one, two, whole = tmp_path / "to", tmp_path / "one", tmp_path / "two", ROOT / "plots"
+    # figures of pooled runs are those of any report, so they are not drawn
+    monkeypatch.setattr(publish, "save_figures", lambda *_: None)
+    for words, told in ((["summary", one, two], "4 tasks, 1 seed"), (["talos", whole / "talos"], "| TaLoS |")):
+        assert command("stages.workflow.pool", *words, "--to", to)[2] == ""
+        assert told in (to / "report.md").read_text(), "and a pipeline without a frame of scores"
     for words, refusal in (
-        (["summary", *runs], "no task is in all of these"),
-        (["summary", runs[0], whole, "--pool"], "two of these have movies with seed 13"),
-        (["sumary", *runs], "unknown pipeline (did you mean 'summary'?)"),
-        (["summary", "old=tests"], "has no run.csv"),
-        (["summary", "plots"], "expected NAME=FOLDER"),
+        (["summary", one, whole], "two of these have movies with seed 13"),
+        (["sumary", one], "unknown pipeline (did you mean 'summary'?)"),
+        (["summary", "tests"], "has no run.csv"),
     ):
-        assert refusal in compare(*words)
+        assert refusal in command("stages.workflow.pool", *words, "--to", to)[2]

@@ -106,7 +106,7 @@ def swept(name: str, *sparsities: float) -> list[tuple[str, dict[str, Any], Stor
     """The line, the record and the mask of a localizer at each size."""
     lines = [*sweep(name, TASK, SEED, params("prompt", sweep=sweep_settings(*sparsities)), runtime())]
     records = [read_json(paths.record("sweep", TASK, SEED, name, str(size))) for size in sparsities]
-    masks = [read_mask(paths.sweep_mask(name, str(size), TASK, SEED)) for size in sparsities]
+    masks = [read_mask(paths.mask("sweep", TASK, SEED, name, str(size))) for size in sparsities]
     return [*zip(lines, records, masks, strict=True)]
 
 

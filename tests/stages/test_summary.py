@@ -98,8 +98,8 @@ def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "l
     header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer}
     header |= {"shapes": {"a": [10_646_784]}, "selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216, **more}
     tensors = {"indices/a": np.zeros(1, np.int32)} | ({"head/b": np.zeros(head, np.float32)} if head else {})
-    paths.learned(task, seed).parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, paths.learned(task, seed), metadata={"graft": json.dumps(header)})
+    paths.mask("learned", task, seed).parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, paths.mask("learned", task, seed), metadata={"graft": json.dumps(header)})
 
 
 def settings(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, sets: dict[str, list[str]] | None = None) -> Any:
@@ -162,7 +162,7 @@ def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
     with pytest.raises(DataError, match=r"metrics/ood/1/sst2.json: not a record of ood: .*imdb.*; `dvc repro ood@1`"):
         reading.collect(settings(["sst2"], [1], {"sst2": ["imdb"]}))
     paths.record("calibration", "sst2", 2).unlink()
-    paths.learned("movies", 1).unlink()
+    paths.mask("learned", "movies", 1).unlink()
     with pytest.raises(DataError) as problem:
         reading.collect(settings(["movies", "sst2"], [1, 2]))
     assert "metrics/calibration/2/sst2.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
@@ -172,7 +172,7 @@ def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
 
 def test_a_damaged_mask_is_an_error():
     make_cells(["movies"], [1])
-    paths.learned("movies", 1).write_bytes(b"no mask")
+    paths.mask("learned", "movies", 1).write_bytes(b"no mask")
     with pytest.raises(MaskError, match="masks/learned/1/movies.safetensors"):
         reading.collect(settings(["movies"], [1]))
 

@@ -15,16 +15,12 @@ TABLES = Path("data/tables")
 SAMPLES = Path("data/sample")
 PRETRAINED = Path("models/pretrained")
 FINETUNED = Path("models/finetuned")
-MOVEMENT = Path("masks/movement")
-LEARNED = Path("masks/learned")
-SWEEP = Path("masks/sweep")
-EDIT = Path("masks/edit")
 JOINT = Path("models/joint")
-SKILL = Path("masks/skill")
+MASKS = Path("masks")
 METRICS = Path("metrics")
 PLOTS = Path("plots")
 # stages whose last axis, the size of a mask, lies inside the folder of a seed
-SIZED = ("sweep", "readout")
+SIZED = ("sweep", "readout", "skill")
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
 DURATIONS = Path(".dvc/tmp/durations.jsonl")
@@ -56,25 +52,15 @@ def finetuned(task: str, seed: int) -> Path:
     return FINETUNED / str(seed) / task
 
 
-def movement(task: str, seed: int) -> Path:
-    """Mask of the parameters of a cell that moved most."""
-    return MOVEMENT / str(seed) / f"{task}.safetensors"
-
-
-def learned(task: str, seed: int) -> Path:
-    """Learned mask of a cell, with the fine-tuned values it selects."""
-    return LEARNED / str(seed) / f"{task}.safetensors"
-
-
-def sweep_mask(localizer: str, sparsity: str, task: str, seed: int) -> Path:
-    """Mask of a cell by a localizer at a size of the study; `sparsity` as it stands in params.yaml."""
-    return SWEEP / localizer / str(seed) / sparsity / f"{task}.safetensors"
-
-
-def folder(stage: str, seed: int, *axes: str) -> Path:
-    """The records of a stage for one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
+def folder(stage: str, seed: int, *axes: str, top: Path = METRICS) -> Path:
+    """What a stage made of one seed, all its tasks, at one point of its further axes; one run makes all sizes of SIZED."""
     *before, size = [*axes, ""] if stage not in SIZED else axes
-    return METRICS.joinpath(stage, *before, str(seed), size)
+    return top.joinpath(stage, *before, str(seed), size)
+
+
+def mask(stage: str, task: str, seed: int, *axes: str) -> Path:
+    """Mask of a cell, with the values that it selects; `learned` by the stage mask.  A size stands as in params.yaml."""
+    return folder(stage, seed, *axes, top=MASKS) / f"{task}.safetensors"
 
 
 def logits(stage: str, task: str, seed: int, *axes: str) -> Path:
@@ -100,13 +86,3 @@ def report_plots(pipeline: str) -> Path:
 def joint(paradigm: str, seed: int) -> Path:
     """Joint model of a seed, fine-tuned in one way on several tasks: an ordinary folder, and the tasks' heads."""
     return JOINT / paradigm / str(seed)
-
-
-def skill_mask(paradigm: str, localizer: str, sparsity: str, task: str, seed: int) -> Path:
-    """Region of a task in a joint model; `sparsity` as it stands in params.yaml."""
-    return SKILL / paradigm / localizer / str(seed) / sparsity / f"{task}.safetensors"
-
-
-def edited(method: str, task: str, seed: int) -> Path:
-    """The change of a task by a method of task arithmetic, as a mask with its values."""
-    return EDIT / method / str(seed) / f"{task}.safetensors"
