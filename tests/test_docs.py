@@ -127,7 +127,7 @@ def is_there(path: str) -> bool:
 
 def test_every_path_that_is_named_exists_or_is_made():
     named = paths_named()
-    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/core"} <= named
+    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/pool"} <= named
     assert [path for path in sorted(named) if not is_there(path)] == []
     assert not is_there("stages/skill_grafting/grafting/applied.py") and not is_there("plots/nothing.png")
 

@@ -196,7 +196,7 @@ def test_a_stage_is_told_by_its_arguments_settings_and_code(project, monkeypatch
     told: list[Any] = []
 
     @contextmanager
-    def noting(folder: Path, label: str, identify: Callable[[], Any]) -> Iterator[None]:
+    def noting(folder: Path, label: str, identify: Callable[[], Any], lock: Path | None) -> Iterator[None]:
         yield
         told.append(identify())
 
