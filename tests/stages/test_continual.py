@@ -14,7 +14,6 @@ from torch import Tensor
 from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import StoredMask
-from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json
 from skill_grafting.metrics.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
@@ -154,21 +153,6 @@ def test_grafting_moves_only_what_no_earlier_task_has(after_main):
     assert not same(recalled, both)  # the control
 
 
-def test_every_method_moves_a_parameter_of_the_first_task_by_the_same_step(after_main, monkeypatch):
-    after_main(mode := "standard")
-    one_step = TRAINING.model_copy(update={"optimizer": "sgd", "clip_norm": 1e-3, "max_steps": 1})
-    monkeypatch.setitem(globals(), "TRAINING", one_step)
-    before = weights_of(learner("naive", mode))
-    moved = {method: weights_of(learned(method, mode, ["toy"])) for method in METHODS}
-    chosen = read_mask(paths.mask("learned", "toy", SEED)).mask
-    flat = chosen.region.flatten
-    inside, start = chosen.region_indices(), flat(before)
-    for method in METHODS:
-        assert torch.equal(flat(moved[method])[inside], flat(moved["naive"])[inside]), method
-    assert not torch.equal(flat(moved["naive"])[inside], start[inside]), "control: they do move"
-    assert not torch.equal(flat(moved["naive"]), flat(moved["grafting"]))
-
-
 def test_a_region_that_is_taken_as_a_whole_is_an_error_where_no_head_is_left_to_train(after_main):
     for mode in MODES:
         after_main(mode)
@@ -211,17 +195,6 @@ def test_replay_adds_to_each_batch_as_many_stored_rows_as_it_has(after_main):
     assert {seen.count(row) for row in seen} == {4} and len(seen) == 4 * 20
 
 
-def test_a_stronger_penalty_leaves_weights_nearer_to_where_the_first_task_ended(after_main):
-    after_main("prompt")
-    distances = []
-    for strength in (0.0, 1e4, 1e6):
-        made = learned("ewc", "prompt", ["toy"], strength=strength)
-        first = weights_of(made)
-        made.learn("pairs")
-        distances.append(sum(float((weight - first[name]).norm()) for name, weight in weights_of(made).items()))
-    assert distances[0] > distances[1] > distances[2]
-
-
 def test_ewc_takes_the_mean_over_as_many_training_rows_as_it_is_told(after_main, monkeypatch):
     after_main("prompt")
     drawn = []
@@ -235,17 +208,6 @@ def test_ewc_takes_the_mean_over_as_many_training_rows_as_it_is_told(after_main,
     train = made.sequence.view("toy").encode(made.sequence.rows["toy"]["train"])
     assert len(drawn) == 8 and all(example in train for example in drawn)
     assert {float(value) for part in made.elastic.importance.values() for value in part.unique()} == {1.0}
-
-
-def test_replay_trains_the_heads_of_earlier_tasks_along(after_main):
-    after_main("standard")
-    moved = {}
-    for method in ("replay", "naive"):
-        made = learned(method, "standard", ["toy"])
-        head = made.sequence.head("toy")
-        made.learn("pairs")
-        moved[method] = not same(head, made.sequence.head("toy"))
-    assert moved == {"replay": True, "naive": False}
 
 
 # --- What is kept and what is stored ---------------------------------------------------------------------------
@@ -329,7 +291,8 @@ def test_a_pull_is_the_proximal_step_of_the_penalties_of_all_tasks():
     leaves = {name: values.clone().requires_grad_() for name, values in start.items()}
     for fisher, ended in tasks:
         elastic.add(fisher, ended)
-    elastic.pull(leaves, rate * strength)
+    elastic.pull(leaves | {"head": (head := torch.ones(2))}, rate * strength)
+    assert torch.equal(head, torch.ones(2)), "heads are left alone"
     loss = sum((leaves[name] - start[name]).square().sum() / 2 for name in leaves)
     for fisher, ended in tasks:
         loss += rate * sum(strength / 2 * (fisher[name] * (leaves[name] - ended[name]) ** 2).sum() for name in leaves)
@@ -337,13 +300,6 @@ def test_a_pull_is_the_proximal_step_of_the_penalties_of_all_tasks():
     torch.testing.assert_close(left, torch.zeros(12, dtype=torch.float64), atol=1e-14, rtol=0)
     assert not torch.equal(leaves["a"], start["a"]) and leaves["b"][-1] == start["b"][-1]
     assert sum(tensor.numel() for tensor in elastic.tensors()) == 2 * 12, "two tensors, however many tasks"
-
-
-def test_a_pull_leaves_what_is_at_its_centre_and_heads_as_they_are():
-    fisher, centre = drawn(2, 9)
-    leaves = {"a": centre.clone(), "head": torch.ones(2)}
-    of_one_task(fisher, centre).pull(leaves, 7.0)
-    assert same(leaves, {"a": centre, "head": torch.ones(2)})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from skill_grafting.errors import ModelError, TrainingError
-from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json
@@ -39,7 +38,6 @@ from tests.pico import (
     localizer_settings,
     model_settings,
     runtime,
-    same,
 )
 
 SIZE = 0.05
@@ -197,19 +195,15 @@ def test_regions_are_those_of_each_task_of_the_size_asked_for(project_of):
     cell, sizes = cell_of(), params()
     sizes.skill.sparsities = [SIZE, 0.01]
     sizes.localizer.learned = localizer_settings("learned", steps=3, base_share=0.0)
-    found = {task: masks_of(cell, task, "learned", sizes) for task in NAMES}
+    found = {task: task_masks(cell, task, "learned", sizes) for task in NAMES}
     selected = {mask.selected for masks in found.values() for mask in masks.values()}
     assert selected == {cell.region.budget(SIZE), cell.region.budget(0.01)}
     assert not found["toy"][SIZE].equals(found["pairs"][SIZE])
     sizes.skill.sparsities = [SIZE]
-    alone = masks_of(cell, "toy", "learned", sizes)
+    alone = task_masks(cell, "toy", "learned", sizes)
     assert alone[SIZE].equals(found["toy"][SIZE]), "whatever other sizes there are"
-    based = {task: masks_of(cell, task, "learned", params(base_share=1.0))[SIZE] for task in NAMES}
+    based = {task: task_masks(cell, task, "learned", params(base_share=1.0))[SIZE] for task in NAMES}
     assert overlap(*based.values()) > overlap(*(found[task][SIZE] for task in NAMES)), "figures 11 and 12"
-
-
-def masks_of(*arguments: Any) -> dict[float, Any]:
-    return task_masks(*arguments)
 
 
 def overlap(one: Any, other: Any) -> int:
@@ -259,13 +253,6 @@ def test_a_graft_of_everything_is_the_joint_model_and_one_of_nothing_the_pretrai
 
 def some(region, *indices: int) -> GraftMask:
     return GraftMask.from_region_indices(region, torch.tensor(indices, dtype=torch.int64))
-
-
-def test_grafting_a_union_is_grafting_one_part_after_the_other(triple):
-    region, pretrained, finetuned = triple
-    one, other = some(region, 3, 40, 50), some(region, 50, 0, 69)
-    at_once, alone = (graft(pretrained, finetuned, mask) for mask in (one | other, one))
-    assert same(at_once, graft(alone, finetuned, other)) and not same(at_once, alone)
 
 
 def linear(triple, wanted: list[int], weights: dict | None = None) -> LocalizerInput:

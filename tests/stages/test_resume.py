@@ -77,13 +77,12 @@ def join(cell: Any) -> Outcome:
 
 
 RUNS: dict[str, Callable[[Any, Any], Outcome]] = {
-    "momentum": lambda make, _: tune(make("standard"), **{**MOMENTUM, "learning_rates": [0.05]}),
     "adamw": lambda make, _: tune(make("prompt"), l1=0.01, **HARD),
     "mask": lambda make, _: learn(make("prompt")),
     "joint": lambda make, _: join(make("standard")),
     "sequence": lambda _, after_main: learn_in_turn(after_main),
     "sparse": lambda make, _: tune(
-        make("standard"), random_mask(make("standard").region, 300, 2), **{**HARD, "learning_rates": [3e-3]}
+        make("standard"), random_mask(make("standard").region, 300, 2), **{**MOMENTUM, "learning_rates": [0.05]}
     ),
 }
 

@@ -4,7 +4,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import pairwise, permutations
+from itertools import permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,19 +111,6 @@ def test_labels_are_drawn_by_their_probability_and_need_a_generator(make_cell):
     model = make_cell("prompt").load()
     with pytest.raises(ValueError, match="needs a generator"):
         squared_gradients(model, model.encode(toy_rows(1)), make_cell("prompt").region.shapes, "sampled")
-
-
-@pytest.mark.parametrize("sparsity", [0.1, 0.013])
-def test_rounds_keep_exactly_a_share_of_all_and_lie_within_each_other(make_cell, sparsity):
-    evidence, settings = evidence_of(make_cell("prompt")), localizer_settings("talos", rounds=4)
-    region = evidence.region
-    k = region.budget(sparsity)
-    found = [*calibrate(evidence, settings, Budget(k))]
-    sizes = [int((k / region.size) ** (r / 4) * region.size + 1e-6) for r in (1, 2, 3)] + [k]
-    assert [mask.selected for mask in found] == sizes == round_sizes(region.size, Budget(k), 4)
-    inside = [{*mask.region_indices().tolist()} for mask in found]
-    assert all(later < earlier for earlier, later in pairwise(inside))
-    assert same(dict(evidence.weights), dict(evidence.pretrained)), "the weights are the pretrained ones again"
 
 
 def test_rounds_are_shares_of_all_parameters_and_of_the_share_that_was_asked_for():
