@@ -16,6 +16,7 @@ from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import PIPELINES, flat, load_all
 from stages.workflow.report.stats import estimate
+from tests.dvc_project import fenced
 from tests.settings_files import lay_out_settings
 from tests.test_dvc_yaml import ALL, FILES, lies_in, output_paths, pipeline
 
@@ -154,8 +155,10 @@ def test_the_version_is_one():
     assert len({*versions}) == 1
 
 
-def test_the_python_of_the_first_page_runs_as_it_is_printed(capsys):
-    [block] = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def test_the_python_of_the_first_page_and_of_methods_runs_as_it_is_printed(capsys):
+    [block, own] = (block for page in ("README.md", "docs/METHODS.md") for language, block in fenced(page) if language == "python")
+    exec(own, {})
+    assert "Those that are largest after fine-tuning." in capsys.readouterr().out
     exec(block, {})
     size, losses = capsys.readouterr().out.splitlines()
     assert f"`{size}`" in README

@@ -30,7 +30,7 @@ from skill_grafting.models.label_model import LabelModel
 from skill_grafting.patches.card import render
 from skill_grafting.patches.patch import Patch
 from skill_grafting.patches.patch_file import PATCH
-from tests.graft_project import ROOT, graft, parts_of
+from tests.graft_project import graft, parts_of
 from tests.graft_project import refused as graft_refused
 from tests.pico import TOY, bert_config, edit_tensors, save_with_words, set_config, toy_rows
 
@@ -446,36 +446,3 @@ def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, row
     options = f"--data {rows} {COLUMNS} --localizer grown --test none {prompt}"
     line = refused(capsys, base, moved(base, tmp_path / "tuned"), tmp_path / "none", options)
     assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
-def test_the_walk_throughs_of_own_md_work_as_they_are_printed(project, pico_bert, capsys, monkeypatch):
-    """Those about a checkpoint of elsewhere and two models in Python, with the rows of the first one and the folder of the second."""
-    text = (ROOT / "docs/OWN.md").read_text(encoding="utf-8")
-    first, elsewhere, api = (text.split("\n## ")[number] for number in (1, -2, -1))
-    Path("data/local/reviews").mkdir(parents=True)
-    Path("data/local/reviews/train.csv").write_text(first.partition("<<'END'\n")[2].partition("END\n")[0])
-    shutil.copytree(pico_bert, "models/local/mine")
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", elsewhere + api, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks] == ["python", "bash", "bash", "python", "bash", "python", "python"]
-    for language, block in blocks:
-        if language == "python":
-            torch.manual_seed(0)
-            exec(block, {})
-        else:
-            for line in block.replace("\\\n", "").splitlines():
-                graft(*shlex.split(line)[1:])
-    methods = (ROOT / "docs/METHODS.md").read_text(encoding="utf-8")
-    exec(re.search(r"^```python\n(.*?)^```$", methods, re.MULTILINE | re.DOTALL)[1], {})
-    said = capsys.readouterr().out
-    assert "Those that are largest after fine-tuning." in said and "1.00%, overlap 0." in said and "learned loss 0." in said
-    assert "Moved too, and left as they were pretrained: embeddings" in said
-    assert "pooler" in said and "\ngrafted" in said
-    tuned, applied = (load_file(Path(folder) / WEIGHTS) for folder in ("models/local/elsewhere", "shared/moved-model"))
-    base, [stored, _] = load_file(pico_bert / WEIGHTS), parts_of(Path("shared/moved") / PATCH)
-    for name, values in applied.items():
-        at = stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
-        known = tuned[name] if name.startswith("classifier") else base[name].clone()
-        known.view(-1)[at] = tuned[name].view(-1)[at]
-        assert torch.equal(values, known), name
-    assert stored.mask.selected == stored.mask.region.budget(0.02)
