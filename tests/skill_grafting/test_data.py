@@ -3,7 +3,10 @@
 import random
 from types import SimpleNamespace
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skill_grafting.data.local import load_local
 from skill_grafting.data.packaged import READERS
@@ -252,13 +255,22 @@ def texts(rows):
     return {(row["sentence1"], row["sentence2"]) for row in rows}
 
 
-def test_k_of_each_class_in_train_and_dev_and_splits_share_no_text():
-    sample = draw(make_rows(per_label=16))
+@hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(5, 19), st.integers(0, 10**6))
+def test_a_sample_is_k_of_each_class_and_a_function_of_rows_task_seed_and_k_alone(k, seed):
+    rows, grown = make_rows(), [in_split(f"new {number}", "positive") for number in range(200)]
+    sample, more, larger = draw(rows, seed, k=k), draw(rows + grown, seed, k=k), draw(rows, seed, k=20)
+    assert draw(random.Random(seed).sample(rows, len(rows)), seed, k=k) == sample, "in whatever order rows are"
+    train, dev, test = (texts(sample[split]) for split in ("train", "dev", "test"))
+    assert not train & dev and not test & (train | dev) and len(test) == 10 and {*sample["train"][0]} == {"sentence1", "sentence2", "label"}
+    others = draw(rows, seed + 1, k=k), draw(rows, seed, task="products", k=k)
     for split in ("train", "dev"):
-        assert [sum(row["label"] == label for row in sample[split]) for label in LABELS] == [8, 8]
-    assert len(sample["test"]) == 10 and {*sample["train"][0]} == {"sentence1", "sentence2", "label"}
-    assert texts(sample["train"]).isdisjoint(texts(sample["dev"]))
-    assert texts(sample["test"]).isdisjoint(texts(sample["train"]) | texts(sample["dev"]))
+        assert [sum(row["label"] == label for row in sample[split]) for label in LABELS] == [k, k]
+        assert texts(sample[split]) < texts(larger[split]), "nested in k"
+        negative = [[row for row in found[split] if row["label"] == "negative"] for found in (sample, more)]
+        assert negative[0] == negative[1] and sample[split] != more[split], "the class that grew changes alone"
+        assert all(texts(other[split]) != texts(sample[split]) and other["test"] == sample["test"] for other in others)
+    assert texts(draw(rows, test_max=5)["test"]) < test and len(draw(rows, test_max=0)["test"]) == 30
 
 
 @pytest.mark.parametrize("other", [("negative", "test"), ("positive", "train")], ids=["in test", "with another label"])
@@ -272,34 +284,6 @@ def test_a_training_text_that_is_also_there_in_another_case_is_never_drawn(other
 
     assert not any(is_drawn(rows, seed) for seed in range(5))
     assert any(is_drawn(rows[:-1], seed) for seed in range(5)), "control: 16 of 17 are drawn, so it is at some seed"
-
-
-def test_order_of_rows_and_other_classes_do_not_matter():
-    rows = make_rows()
-    for attempt in range(5):
-        assert draw(random.Random(attempt).sample(rows, len(rows))) == draw(rows)
-    more = rows + [in_split(f"new {number}", "positive") for number in range(200)]
-    pick = lambda sample: [row for row in sample["train"] + sample["dev"] if row["label"] == "negative"]  # noqa: E731
-    assert pick(draw(more)) == pick(draw(rows))
-    assert draw(more) != draw(rows), "control: the class that grew does change"
-
-
-def test_another_seed_or_task_draws_other_rows_but_the_same_test():
-    rows = make_rows()
-    alone = draw(rows)
-    for other in (draw(rows, 14), draw(rows, task="products")):
-        assert all(texts(other[split]) != texts(alone[split]) for split in ("train", "dev"))
-        assert other["test"] == alone["test"]
-    assert draw(rows) == alone, "whatever was drawn in between"
-
-
-def test_samples_are_nested_in_k_and_tests_in_their_number():
-    rows = make_rows()
-    for split in ("train", "dev"):
-        small, large, other = (texts(draw(rows, seed, k=k)[split]) for seed, k in ((13, 5), (13, 20), (14, 20)))
-        assert small < large and not small < other
-    assert texts(draw(rows, test_max=5)["test"]) < texts(draw(rows, test_max=15)["test"])
-    assert len(draw(rows, test_max=0)["test"]) == 30
 
 
 def test_variants_of_one_text_do_not_part_into_train_and_dev():

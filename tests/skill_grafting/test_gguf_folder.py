@@ -120,14 +120,6 @@ def test_tokenizer_begins_with_bos_if_the_file_says_so(tmp_path, tied):
     assert AutoTokenizer.from_pretrained(tmp_path / "folder")("it")["input_ids"] == [1, TOKENS.index("it")]
 
 
-def refused(file, tmp_path):
-    with pytest.raises(ModelError) as caught:
-        unpack_gguf(file, tmp_path / "folder")
-    assert not list(tmp_path.glob("folder*")), "a refused file must leave nothing behind"
-    assert str(file) in str(caught.value)
-    return str(caught.value)
-
-
 def with_tensor(name, values):
     return lambda tensors: tensors.update({name: values})
 

@@ -36,19 +36,13 @@ def mask(triple):
 # --- Equation 1 ------------------------------------------------------------------------------------------------
 
 
-def test_grafts_of_everything_and_of_nothing_are_the_two_models_bit_for_bit(triple):
-    region, pretrained, finetuned = triple
-    everything, nothing = (graft(pretrained, finetuned, end(region)) for end in (GraftMask.full, GraftMask.empty))
-    assert same(everything, finetuned) and same(nothing, pretrained) and not same(everything, nothing)
-
-
 def test_values_survive_that_a_difference_would_not_bring_back():
     pretrained, finetuned = {"w": torch.tensor([1e8, 1.0])}, {"w": torch.tensor([1.25, 1e-8])}
     assert pretrained["w"] + (finetuned["w"] - pretrained["w"]) != pytest.approx(finetuned["w"]), "control"
     assert same(graft(pretrained, finetuned, GraftMask.full(Region({"w": (2,)}))), finetuned)
 
 
-@pytest.mark.parametrize("k", [1, 5, 30, 70])
+@pytest.mark.parametrize("k", [0, 1, 30, 71])
 def test_a_graft_differs_from_pretrained_at_the_selected_places_only(triple, k):
     region, pretrained, finetuned = triple
     mask = random_mask(region, k, 5)
@@ -60,6 +54,7 @@ def test_a_graft_differs_from_pretrained_at_the_selected_places_only(triple, k):
     assert int((grafted != before).sum()) == k == sum(map(len, values.values()))
     assert same(graft(once, finetuned, mask), once), "grafting twice is grafting once"
     assert same(transplant(pretrained, values, mask), once), "from the stored values alone"
+    assert k not in (0, 71) or same(once, finetuned if k else pretrained), "nothing and everything"
 
 
 WAYS = {

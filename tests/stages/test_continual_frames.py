@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, write_json
 from stages.continual.continual import (
     average_accuracy,
@@ -110,16 +109,6 @@ def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(
     assert values[2, 0] == pytest.approx(0.901 - 0.2 * 1.001, abs=0.002) and values[1, 1] == pytest.approx(
         0.901, abs=0.002
     )
-
-
-def test_a_missing_record_is_named_with_what_makes_it(project):
-    write_records(project, methods=["naive"])
-    naive = {"methods": ["naive"], "seeds": [21]}
-    assert {*read(**naive)["accuracy"].method} == {"naive"}
-    made_by = "`dvc repro stages/continual/dvc.yaml:sequence@naive-back-21` makes it"
-    paths.record("sequence", "qnli", 21, "naive", "back").unlink()
-    with pytest.raises(DataError, match=f"qnli.json: not there; {made_by}"):
-        read(**naive)
 
 
 @pytest.mark.parametrize("empty", ["methods", "orders"])

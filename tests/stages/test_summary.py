@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from skill_grafting.data.tasks import resolve_tasks
-from skill_grafting.errors import DataError, MaskError
+from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, write_json, write_text
 from skill_grafting.metrics.predictions import Predictions, write_predictions
 from skill_grafting.metrics.scores import calibration_scores, classification_scores
@@ -168,13 +168,6 @@ def test_what_is_missing_or_no_record_is_named_with_the_item_that_makes_it():
     assert "metrics/calibration/2/sst2.json: not there; `dvc repro calibration@2` makes it" in str(problem.value)
     assert "masks/learned/1/movies.safetensors: not there; `dvc repro mask@movies-1` makes it" in str(problem.value)
     assert "evaluate" not in str(problem.value)
-
-
-def test_a_damaged_mask_is_an_error():
-    make_cells(["movies"], [1])
-    paths.mask("learned", "movies", 1).write_bytes(b"no mask")
-    with pytest.raises(MaskError, match="masks/learned/1/movies.safetensors"):
-        reading.collect(settings(["movies"], [1]))
 
 
 def test_the_gain_is_what_lies_between_the_pretrained_and_the_fine_tuned_model():
