@@ -12,11 +12,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import (
+    CONFIG_MAPPING,
     AutoModelForCausalLM,
     AutoModelForPreTraining,
     BertConfig,
     GPT2Config,
     LlamaConfig,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
 )
 
@@ -125,6 +127,36 @@ def bert_config(layers: int = 2, width: int = 32) -> BertConfig:
     )  # fmt: skip
 
 
+# what makes a config small: number -> the names that settings have it by
+SIZES = {
+    32: "hidden_size d_model n_embd emb_dim dim word_embed_proj_dim embedding_size",
+    3: "num_hidden_layers n_layer n_layers num_layers layers decoder_layers",
+    4: "num_attention_heads num_key_value_heads n_head n_heads num_heads decoder_attention_heads num_experts num_local_experts "
+    "state_size rotary_dim",
+    64: "intermediate_size n_inner d_inner ffn_dim hidden_dim dff ffn_hidden_size decoder_ffn_dim moe_intermediate_size",
+    66: "max_position_embeddings n_positions n_ctx max_seq_len",
+    8: "d_head head_dim qk_rope_head_dim attention_window",
+    2: "num_experts_per_tok",
+}
+SMALL = {name: size for size, names in SIZES.items() for name in names.split()} | {"block_sizes": [2, 2]}
+SMALL |= {"vocab_size": len(VOCABULARY) + 6, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+
+
+def small_config(kind: str, **changes: Any) -> PreTrainedConfig:
+    """A config of any kind that makes it tiny: width 32 and 3 layers, with the words' vocabulary."""
+    known = CONFIG_MAPPING[kind]
+    return known(**{**_small(known), **changes})
+
+
+def _small(known: type) -> dict[str, Any]:
+    """Settings that make a config small, and the configs inside it, of which one is about text."""
+    usual = known()
+    names = {*usual.to_dict(), *getattr(known, "attribute_map", {})}
+    inside = {name: type(part) for name in known.sub_configs if (part := getattr(usual, name, None)) is not None}
+    values = {name: value for name, value in SMALL.items() if name in names}
+    return values | {name: {"model_type": part.model_type, **_small(part)} for name, part in inside.items()}
+
+
 def save_bert(folder: Path, config: BertConfig | None = None) -> Path:
     """A BERT with its masked-LM head, its pooler and its tokenizer, as an ordinary folder."""
     return _save(folder, AutoModelForPreTraining, config or bert_config(), word_tokenizer())
@@ -227,6 +259,11 @@ def random_mask(region: Region, k: int, seed: int) -> GraftMask:
 def values_of(model: LabelModel) -> dict[str, torch.Tensor]:
     """Copies of a model's parameters."""
     return {name: weight.detach().clone() for name, weight in model.parameters().items()}
+
+
+def state(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Copies of all that a module's state has."""
+    return {name: values.clone() for name, values in model.state_dict().items()}
 
 
 def same(left: dict, right: dict) -> bool:

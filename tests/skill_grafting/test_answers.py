@@ -14,12 +14,11 @@ from skill_grafting.errors import ModelError
 from skill_grafting.models.stored_pairs import read_pair
 from skill_grafting.models.tokenizing import other_reading
 from skill_grafting.patches.apply import apply
-from skill_grafting.patches.localize import localize
 from skill_grafting.patches.predict import predict
-from tests.pico import bert_config, byte_tokenizer, set_config, word_tokenizer
+from tests.graft_project import graft, refused
+from tests.pico import byte_tokenizer, set_config, small_config, word_tokenizer
 
 TEXTS = ["the film was dull", "the music of the film was warm and very quite funny at the end of the night", "it was", "lovely"]
-SIZES = {"n_embd": 16, "n_layer": 2, "n_head": 2, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 OWN = 300  # a token that no text has
 # kind, whether the tokenizer closes a text with its end token, padding of the fine-tuned config, problem_type
 READ = [
@@ -42,10 +41,8 @@ def tokenizer_of(kind: str, closes: bool) -> hf.PreTrainedTokenizerFast:
 def pair_of(folder: Path, kind: str, closes: bool, padding: int | None, problem: str | None) -> tuple[Path, Path]:
     """A base without padding, and a classifier of three labels that moved from it everywhere."""
     tokenizer = tokenizer_of(kind, closes)
-    known = hf.CONFIG_MAPPING[kind]
-    names = {*known().to_dict()} & {*SIZES}
     ids = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    config = bert_config() if kind == "bert" else known(**{name: SIZES[name] for name in names}, **ids)
+    config = small_config(kind) if kind == "bert" else small_config(kind, **ids)
     torch.manual_seed(3)
     base = (hf.AutoModelForMaskedLM if kind == "bert" else hf.AutoModelForCausalLM).from_config(config)
     for weight in base.parameters():
@@ -148,18 +145,15 @@ def test_a_checkpoint_whose_tokenizer_reads_otherwise_is_refused_with_the_first_
     assert read_pair(base, tuned), "without a tokenizer of its own"
 
 
-def test_a_language_model_without_labels_says_that_its_tokenizer_is_another(tmp_path):
+def test_a_language_model_without_labels_says_that_its_tokenizer_is_another(tmp_path, capsys):
     tokenizer, other = tokenizer_of("gpt2", False), tokenizer_of("gpt2", True)
-    config = hf.GPT2Config(**{name: SIZES[name] for name in ("n_embd", "n_layer", "n_head")}, vocab_size=len(tokenizer))
+    config = small_config("gpt2", vocab_size=len(tokenizer))
     for seed, (name, own) in enumerate({"base": tokenizer, "tuned": other}.items()):
         torch.manual_seed(seed)
         hf.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
         own.save_pretrained(tmp_path / name)
-    options = {"base": str(tmp_path / "base"), "finetuned": str(tmp_path / "tuned"), "mode": None, "task": None, "sparsity": [0.1]}
-    options |= {"localizer": "movement", "data": None, "test": None, "set": [], "region": [], "seed": 0, "max_length": None, "columns": []}
-    options |= {"revision": None, "finetuned_revision": None}
-    told = localize(**options, prompt=None, verbalizer=[], to=tmp_path / "patch")
-    assert f"{tmp_path / 'tuned'}: its tokenizer reads texts otherwise: it makes" in told
-    words = {"prompt": "{sentence1} It was {mask}", "verbalizer": [("bad", "bad"), ("good", "good")]}
-    with pytest.raises(ModelError, match="its tokenizer reads texts otherwise"):
-        localize(**options, **words, to=tmp_path / "other")
+    words = "localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--sparsity", 0.1, "--to"
+    graft(*words, tmp_path / "patch")
+    assert f"{tmp_path / 'tuned'}: its tokenizer reads texts otherwise: it makes" in capsys.readouterr().out
+    with_labels = "--prompt", "{sentence1} It was {mask}", "--verbalizer", "bad=bad", "good=good"
+    assert "its tokenizer reads texts otherwise" in refused(capsys, *words, tmp_path / "other", *with_labels)

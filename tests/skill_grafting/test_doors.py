@@ -14,39 +14,24 @@ from skill_grafting.models.loading import class_name
 from skill_grafting.patches.patch_file import PATCH, read_patch
 from stages.workflow.core.cells import GraftCell
 from tests.graft_project import MASK, graft, make_project
-from tests.pico import TOY, same, save_with_words
+from tests.pico import TOY, same, save_with_words, small_config
 
 ENDS = {f"{end}_{what}": size for end in ("encoder", "decoder") for what, size in {"layers": 1, "attention_heads": 2, "ffn_dim": 64}.items()}
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SIDES = {f"max_{side}_position_embeddings": 64 for side in ("encoder", "decoder")}
+KINDS: dict[str, tuple[type, dict]] = {
+    "bert": (t.BertForSequenceClassification, {"num_labels": 3}),
+    "gpt2": (t.GPT2LMHeadModel, {}),
+    "led": (t.LEDForConditionalGeneration, {**SIDES, **ENDS}),
+    "marian": (t.MarianMTModel, {"pad_token_id": 1, **ENDS}),
+    "vit": (t.ViTForImageClassification, {"image_size": 32, "patch_size": 8, "num_labels": 3}),
+    "resnet": (t.ResNetForImageClassification, {"hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 3}),
+    "bart": (t.BartForSequenceClassification, {"num_labels": 3, **ENDS}),
+}
 
 
-def bert() -> t.PreTrainedModel:
-    return t.BertForSequenceClassification(t.BertConfig(vocab_size=130, num_labels=3, **SMALL))
-
-
-def gpt2() -> t.PreTrainedModel:
-    return t.GPT2LMHeadModel(t.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64, vocab_size=130))
-
-
-def led() -> t.PreTrainedModel:
-    sides = {f"max_{side}_position_embeddings": 64 for side in ("encoder", "decoder")}
-    return t.LEDForConditionalGeneration(t.LEDConfig(vocab_size=130, d_model=32, attention_window=[8], **sides, **ENDS))
-
-
-def marian() -> t.PreTrainedModel:
-    return t.MarianMTModel(t.MarianConfig(vocab_size=130, d_model=32, max_position_embeddings=64, pad_token_id=1, **ENDS))
-
-
-def vit() -> t.PreTrainedModel:
-    return t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=8, num_labels=3, **SMALL))
-
-
-def resnet() -> t.PreTrainedModel:
-    return t.ResNetForImageClassification(t.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3))
-
-
-def bart() -> t.PreTrainedModel:
-    return t.BartForSequenceClassification(t.BartConfig(vocab_size=130, d_model=32, max_position_embeddings=64, num_labels=3, **ENDS))
+def made(kind: str) -> t.PreTrainedModel:
+    auto, changes = KINDS[kind]
+    return auto(small_config(kind, **changes))
 
 
 def moved(base: t.PreTrainedModel, seed: int = 1) -> t.PreTrainedModel:
@@ -56,12 +41,12 @@ def moved(base: t.PreTrainedModel, seed: int = 1) -> t.PreTrainedModel:
     return base
 
 
-@pytest.mark.parametrize(("make", "region"), [(bert, None), (bert, "layers"), (gpt2, "layers"), (led, None), (marian, None), (vit, "layers"), (resnet, None), (bart, None)])
-def test_python_and_the_command_make_one_patch(make, region, tmp_path):
+@pytest.mark.parametrize(("kind", "region"), [("bert", None), ("bert", "layers"), ("gpt2", "layers"), ("led", None), ("marian", None), ("vit", "layers"), ("resnet", None), ("bart", None)])
+def test_python_and_the_command_make_one_patch(kind, region, tmp_path):
     base, tuned = tmp_path / "base", tmp_path / "tuned"
     torch.manual_seed(0)
-    save_with_words(make(), base)
-    load = type(make()).from_pretrained
+    save_with_words(made(kind), base)
+    load = KINDS[kind][0].from_pretrained
     moved(load(base)).save_pretrained(tuned)
     options = ["--region", region] if region else []
     graft("localize", "--base", base, "--finetuned", tuned, "--to", tmp_path / "command", "--sparsity", 0.02, *options)
@@ -99,14 +84,14 @@ def test_a_kind_that_transformers_loads_with_other_values_is_written_to_a_folder
 
 
 def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp_path):
-    made = t.BertModel(t.BertConfig(vocab_size=130, **SMALL)), t.T5Model(t.T5Config(vocab_size=130, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2))
-    for base, table in zip(made, ("embeddings.word_embeddings.weight", "shared.weight"), strict=True):
+    backbones = t.BertModel(small_config("bert")), t.T5Model(small_config("t5"))
+    for base, table in zip(backbones, ("embeddings.word_embeddings.weight", "shared.weight"), strict=True):
         known = {group: sg.localize(base, moved(copy.deepcopy(base)), sparsity=0.5, parameters=group).region.shapes for group in ("embeddings", "layers")}
         assert table in known["embeddings"] and known["embeddings"].keys().isdisjoint(known["layers"])
-    base = t.BertForQuestionAnswering(t.BertConfig(vocab_size=130, **SMALL)).eval()
+    base = t.BertForQuestionAnswering(small_config("bert")).eval()
     tuned = moved(copy.deepcopy(base))
     patch = sg.Patch.of(base, tuned, sg.localize(base, tuned, sparsity=0.1, parameters="*.dense.weight"))
-    assert "in 6 linear weights" in patch.to_peft(tmp_path / "adapter", base)
+    assert "in 9 linear weights" in patch.to_peft(tmp_path / "adapter", base)
     base.forward = lambda **_: {}[0]
     with pytest.raises(sg.GraftError, match="the BertForQuestionAnswering can't be run on a short input: KeyError: 0; apply it instead"):
         patch.to_peft(tmp_path / "none", base)
@@ -115,7 +100,7 @@ def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp
 @pytest.mark.parametrize("how", ["mean", "ties"])
 def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
     torch.manual_seed(0)
-    bert().save_pretrained(tmp_path / "base")
+    made("bert").save_pretrained(tmp_path / "base")
     load = t.BertForSequenceClassification.from_pretrained
     for number, name in enumerate("ab", start=1):
         moved(load(tmp_path / "base"), number).save_pretrained(tmp_path / name)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, RobertaConfig
+from transformers import AutoModelForMaskedLM
 
 from skill_grafting.data.encoding import Example
 from skill_grafting.fields import LAYERS
@@ -14,27 +14,19 @@ from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import loss_gradient
 from skill_grafting.models.structure import groups_of
-from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
+from tests.pico import TOY, model_settings, runtime, small_config, toy_rows, word_tokenizer
 
 EXAMPLES = 9
 FAMILIES = ["bert", "roberta", "gpt2", "llama"]
 
 
-def pico_roberta() -> LabelModel:
-    config = RobertaConfig(
-        vocab_size=len(VOCABULARY), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=64, type_vocab_size=2, pad_token_id=0,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = AutoModelForMaskedLM.from_config(config).eval()
-    return LabelModel(model, word_tokenizer(), TOY, "prompt", 32, runtime())
-
-
 @pytest.fixture(params=FAMILIES)
 def model(request) -> LabelModel:
     if request.param == "roberta":
-        return pico_roberta()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            roberta = AutoModelForMaskedLM.from_config(small_config("roberta")).eval()
+        return LabelModel(roberta, word_tokenizer(), TOY, "prompt", 32, runtime())
     mode = "prompt" if request.param == "bert" else "autoregressive"
     return LabelModel.load(request.getfixturevalue(f"pico_{request.param}"), TOY, model_settings(mode), runtime())
 

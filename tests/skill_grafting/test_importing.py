@@ -21,13 +21,13 @@ from skill_grafting.models.structure import groups_of, parameter_groups
 from tests.pico import (
     PAIRS,
     TOY,
-    VOCABULARY,
     bert_config,
     edit_tensors,
     model_settings,
     runtime,
     save_with_words,
     set_config,
+    small_config,
 )
 from tests.skill_grafting.test_label_model import AUTO, CONFIGS, MODES
 
@@ -122,17 +122,8 @@ def test_the_head_of_a_classifier_is_dropped_and_said(tmp_path, pico_bert, label
     assert "classification" not in capsys.readouterr().out, "control: this one has no such head"
 
 
-MODERN = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "pad_token_id": 0,
-}
-
-
 def test_the_prediction_head_below_a_classifier_is_pretrained(tmp_path, capsys):
-    source = hf.ModernBertForMaskedLM(hf.ModernBertConfig(vocab_size=len(VOCABULARY), **MODERN))
+    source = hf.ModernBertForMaskedLM(small_config("modernbert"))
     anatomy = import_model(save_with_words(source, tmp_path / "model"), model_settings("standard"), tmp_path / "out")
     assert capsys.readouterr().out == "pico: has what model.mode=standard doesn't read: a head of its pretraining\n"
     assert anatomy.names(["head"]) == ["classifier.weight", "classifier.bias"]
@@ -202,18 +193,16 @@ def no_unknown(folder: Path) -> None:
     hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]").save_pretrained(folder)
 
 
-T5 = {"vocab_size": 200, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
 # a model that no short text fits
-LANDMARKS = {"vocab_size": 150, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64,
-             "num_landmarks": 4, "segment_means_seq_len": 64}  # fmt: skip
+LANDMARKS = {"max_position_embeddings": 64, "num_landmarks": 4, "segment_means_seq_len": 64}
 REFUSED = [
     (saved(lambda: hf.BertModel(bert_config())), "prompt", r"^pico: the checkpoint doesn't have a language-model head \(for instance cls\."),
     (saved(lambda: hf.LlamaForCausalLM(CONFIGS["llama"])), "prompt", "llama, which can't be read with model.mode=prompt; use model.mode=standard or model.mode=autoreg"),
-    (saved(lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5))), "standard", "of the kind t5, an encoder-decoder, of which only half"),
+    (saved(lambda: hf.T5ForConditionalGeneration(small_config("t5"))), "standard", "of the kind t5, an encoder-decoder, of which only half"),
     (saved(lambda: hf.BertForMaskedLM(bert_config())), "autoregressive", "bert that sees the words after a position too, .* model.mode=autoregr"),
-    (saved(lambda: hf.XLMWithLMHeadModel(hf.XLMConfig(vocab_size=150, emb_dim=32, n_layers=2, n_heads=2))), "generative", "xlm that sees .*; use model.mode=prompt or"),
-    (saved(lambda: hf.XLNetLMHeadModel(hf.XLNetConfig(vocab_size=150, d_model=32, n_layer=2, n_head=2, d_inner=64))), "autoregressive", "xlnet that sees the words after"),
-    (saved(lambda: hf.NystromformerForSequenceClassification(hf.NystromformerConfig(**LANDMARKS))), "standard", "^pico: can't be run on a text of 12 tokens: RuntimeError: shape"),
+    (saved(lambda: hf.XLMWithLMHeadModel(small_config("xlm"))), "generative", "xlm that sees .*; use model.mode=prompt or"),
+    (saved(lambda: hf.XLNetLMHeadModel(small_config("xlnet"))), "autoregressive", "xlnet that sees the words after"),
+    (saved(lambda: hf.NystromformerForSequenceClassification(small_config("nystromformer", **LANDMARKS))), "standard", "^pico: can't be run on a text of 12 tokens: RuntimeError: shape"),
     (bias(lambda values: values.fill_(float("inf"))), "prompt", rf": values that are no numbers: NaN or infinite \({BIAS}\)"),
     (bias(lambda values: values.to(torch.int8)), "prompt", rf": has weights in I8 \({BIAS}\); only those in F32, BF16, F16 can be"),
     (cut_short, "prompt", "could not be loaded for model.mode=prompt"),

@@ -15,7 +15,6 @@ from transformers.models.auto import modeling_auto, tokenization_auto
 
 import skill_grafting as sg
 from skill_grafting.errors import GraftError
-from skill_grafting.metrics.composition import kind_of
 from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.loading import TOKENIZER_FILES
@@ -23,7 +22,7 @@ from skill_grafting.models.predicting import predict
 from skill_grafting.models.probing import without_cache
 from skill_grafting.patches.__main__ import _parser
 from skill_grafting.patches.localize import localize
-from tests.pico import TOY, VOCABULARY, model_settings, runtime, toy_rows, word_tokenizer
+from tests.pico import TOY, model_settings, runtime, small_config, toy_rows, word_tokenizer
 
 CLASSES = {
     "standard": (hf.AutoModelForSequenceClassification, modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES),
@@ -31,19 +30,6 @@ CLASSES = {
     "autoregressive": (hf.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
 }
 EVERY = {kind for _, mapping in CLASSES.values() for kind in mapping}
-# what makes a config small: number -> the names that settings have it by
-SIZES = {
-    32: "hidden_size d_model n_embd emb_dim dim word_embed_proj_dim embedding_size",
-    3: "num_hidden_layers n_layer n_layers num_layers layers decoder_layers",
-    4: "num_attention_heads num_key_value_heads n_head n_heads num_heads decoder_attention_heads num_experts num_local_experts "
-    "state_size rotary_dim",
-    64: "intermediate_size n_inner d_inner ffn_dim hidden_dim dff ffn_hidden_size decoder_ffn_dim moe_intermediate_size",
-    66: "max_position_embeddings n_positions n_ctx max_seq_len",
-    8: "d_head head_dim qk_rope_head_dim attention_window",
-    2: "num_experts_per_tok",
-}
-SMALL = {name: size for size, names in SIZES.items() for name in names.split()} | {"block_sizes": [2, 2]}
-SMALL |= {"vocab_size": len(VOCABULARY) + 6, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 BLOCKS = re.compile(r"^(?!.*(vision|visual|image|audio))(\w+\.)*?(layers?|h|blocks?|attentions|layer_norm[12]|ffns|albert_layer_groups)\.\d+\.")
 LARGEST = 7_000_000
 
@@ -57,21 +43,11 @@ REFUSED = {
 }  # fmt: skip
 
 
-def small(known: type) -> dict:
-    """Settings that make a config small, and the configs inside it, of which one is about text."""
-    usual = known()
-    names = {*usual.to_dict(), *getattr(known, "attribute_map", {})}
-    inside = {name: type(part) for name in known.sub_configs if (part := getattr(usual, name, None)) is not None}
-    values = {name: value for name, value in SMALL.items() if name in names}
-    return values | {name: {"model_type": part.model_type, **small(part)} for name, part in inside.items()}
-
-
 def pair_of(kind: str, mode: str, folder: Path) -> tuple[Path, Path]:
     """A base, without the head of a task, and one moved everywhere; skips what can't be made this small."""
     auto, mapping = CLASSES[mode]
     try:
-        known = hf.CONFIG_MAPPING[kind]
-        config = known(**small(known))
+        config = small_config(kind)
         with torch.device("meta"):
             size = sum(weight.numel() for weight in auto.from_config(config).parameters())
         assert size < LARGEST
@@ -138,25 +114,6 @@ def outcome(kind: str, mode: str, folder: Path) -> str:
 @pytest.mark.parametrize(("kind", "mode"), USUAL)
 def test_a_kind_is_right_or_refused(tmp_path, kind, mode):
     assert REFUSED.get((kind, mode), "right") in outcome(kind, mode, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("kind", "known"),
-    [
-        ("mamba", {"state space", "LayerNorm", "bias"}),
-        ("mixtral", {"attention query", "attention key", "attention value", "attention output", "feed-forward first", "feed-forward second"}),
-        ("opt", {"attention query", "attention key", "attention value", "attention output", "feed-forward first", "feed-forward second"}),
-    ],
-)  # fmt: skip
-def test_maps_of_mixers_and_experts_are_called_what_they_are(kind, known):
-    config = hf.CONFIG_MAPPING[kind]
-    with torch.device("meta"):
-        model = hf.AutoModelForCausalLM.from_config(config(**small(config)))
-    layers = [name for name, _ in model.named_parameters() if re.search(r"layers\.\d", name)]
-    found = {kind_of(name) for name in layers}
-    assert known <= found <= known | {"LayerNorm", "bias"} | ({"other"} if kind == "mixtral" else set())
-    others = [name for name in layers if kind_of(name) == "other"]
-    assert all(name.endswith("mlp.gate.weight") for name in others), "only what chooses the experts"
 
 
 def test_every_file_of_a_tokenizers_vocabulary_travels_with_a_model():

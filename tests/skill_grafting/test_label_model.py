@@ -15,15 +15,14 @@ from skill_grafting.models.importing import import_model
 from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.models.loading import load_model
 from skill_grafting.models.predicting import dev_score, predict
-from skill_grafting.models.structure import groups_of
 from skill_grafting.models.visibility import Reader, most_tokens
 from tests.pico import (
     TOY,
-    bert_config,
     model_settings,
     runtime,
     same,
     save_with_words,
+    small_config,
     toy_rows,
     values_of,
 )
@@ -49,22 +48,12 @@ def test_batching_padding_and_the_order_of_rows_change_nothing(make_cell, mode):
         assert torch.allclose(model.logits(model.batch(examples)), alone, atol=1e-5), "all padded to the longest"
 
 
-SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
-CONFIGS = {
-    "bert": bert_config(),
-    "roberta": hf.RobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "xlm-roberta": hf.XLMRobertaConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "distilbert": hf.DistilBertConfig(vocab_size=50, dim=16, hidden_dim=32, n_layers=3, n_heads=2, max_position_embeddings=40),
-    "mpnet": hf.MPNetConfig(**SIZE, max_position_embeddings=40, bos_token_id=0, eos_token_id=2, pad_token_id=1),
-    "gpt2": hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=3, n_head=2, n_positions=40, bos_token_id=0, eos_token_id=0, pad_token_id=0),
-    "llama": hf.LlamaConfig(**SIZE, num_key_value_heads=1, bos_token_id=0, eos_token_id=0, pad_token_id=0),
-}  # fmt: skip
-CAPPED = {"num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 0.5, "bos_token_id": 0, "eos_token_id": 0}
+CONFIGS = {kind: small_config(kind) for kind in ("bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "gpt2", "llama")}
 HEADS = {
     **{name: ("prompt", CONFIGS[name], True) for name in ("bert", "roberta", "distilbert", "mpnet")},
     **{name: ("autoregressive", CONFIGS[name], True) for name in ("gpt2", "llama")},
-    "a tanh behind it": ("autoregressive", hf.Gemma2Config(**SIZE, **CAPPED, pad_token_id=0), True),
-    "a bias of its own behind it": ("prompt", hf.EsmConfig(**SIZE, pad_token_id=0, mask_token_id=4), False),
+    "a tanh behind it": ("autoregressive", small_config("gemma2", final_logit_softcapping=0.5), True),
+    "a bias of its own behind it": ("prompt", small_config("esm", mask_token_id=4), False),
 }
 
 
@@ -153,16 +142,6 @@ def test_bfloat16_computes_roughly_and_keeps_float32_weights_and_logits_of_words
     assert torch.equal(rough, rough.bfloat16().float()) == rounded, "two words would often have one logit"
 
 
-def test_only_chosen_parameters_get_gradients(make_cell):
-    model = make_cell("prompt").load()
-    names = {name for name, group in groups_of(model).items() if group == "layers"}
-    chosen = model.train_only(names)
-    batch = model.batch(model.encode(toy_rows(4)))
-    model.logits(batch).sum().backward()
-    assert {name for name, weight in model.parameters().items() if weight.grad is not None} == names == {*chosen}
-    assert [*chosen] == [name for name in model.parameters() if name in names], "in the model's order"
-
-
 def test_what_stands_between_the_layers_and_a_new_head_is_reset_to_its_pretrained_values(pico_gpt2, tmp_path):
     settings = model_settings("standard").model_copy(update={"source": "local", "root": str(pico_gpt2)})
     anatomy = import_model(pico_gpt2, settings, tmp_path / "pretrained")
@@ -175,8 +154,7 @@ def test_what_stands_between_the_layers_and_a_new_head_is_reset_to_its_pretraine
 
 
 def test_what_two_parts_share_is_found_under_the_name_that_it_is_stored_by(tmp_path):
-    config = hf.XLMRobertaConfig(**{**SIZE, "vocab_size": 150}, max_position_embeddings=40, pad_token_id=0)
-    source = save_with_words(hf.AutoModelForMaskedLM.from_config(config), tmp_path / "model")
+    source = save_with_words(hf.AutoModelForMaskedLM.from_config(CONFIGS["xlm-roberta"]), tmp_path / "model")
     anatomy = import_model(source, model_settings("prompt"), tmp_path / "out")
     assert {*load_file(tmp_path / "out/model.safetensors")} == {*anatomy.groups}
     model = LabelModel.load(tmp_path / "out", TOY, model_settings("prompt"), runtime())
@@ -188,23 +166,12 @@ def test_what_two_parts_share_is_found_under_the_name_that_it_is_stored_by(tmp_p
     assert "lm_head.decoder.weight" in torch_names and torch_names != [*before], "control: torch calls it otherwise"
 
 
-LIMITED = {
-    "bert": (hf.AutoModelForMaskedLM, bert_config(), 64),
-    "roberta": (hf.AutoModelForMaskedLM, hf.RobertaConfig(max_position_embeddings=66), 64),
-    "mpnet": (hf.AutoModelForMaskedLM, hf.MPNetConfig(max_position_embeddings=66), 64),
-    "distilbert": (hf.AutoModelForMaskedLM, hf.DistilBertConfig(max_position_embeddings=64), 64),
-    "gpt2": (hf.AutoModelForCausalLM, hf.GPT2Config(n_positions=64), 64),
-    "llama": (hf.AutoModelForCausalLM, hf.LlamaConfig(max_position_embeddings=64), None),
-}
-
-
-@pytest.mark.parametrize("kind", LIMITED)
-def test_the_longest_text_is_what_the_model_has_positions_for(kind):
-    auto, config, most = LIMITED[kind]
-    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
-    for name, value in small.items():
-        setattr(config, name, value)
-    model = auto.from_config(config).eval()
+@pytest.mark.parametrize(("kind", "mode", "most"), [
+    ("bert", "prompt", 66), ("roberta", "prompt", 65), ("mpnet", "prompt", 64), ("distilbert", "prompt", 66),
+    ("gpt2", "autoregressive", 66), ("llama", "autoregressive", None),
+])  # fmt: skip
+def test_the_longest_text_is_what_the_model_has_positions_for(kind, mode, most):
+    model = AUTO[mode].from_config(CONFIGS[kind]).eval()
     assert most_tokens(model) == most
     model(input_ids=torch.full((1, most or 200), 5))
     if most:
@@ -232,8 +199,8 @@ def test_dropout_is_what_was_asked_for(make_cell):
 @pytest.mark.parametrize(
     ("config", "kept"),
     [
-        (hf.OPTConfig(**SIZE, ffn_dim=32, word_embed_proj_dim=16, layerdrop=0.0), "layerdrop"),
-        (hf.EsmConfig(**SIZE, pad_token_id=1, token_dropout=True), "token_dropout"),
+        (small_config("opt", layerdrop=0.0), "layerdrop"),
+        (small_config("esm", token_dropout=True), "token_dropout"),
     ],
 )
 def test_what_drops_something_else_than_units_stays(tmp_path, config, kept):

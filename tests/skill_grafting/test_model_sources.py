@@ -20,8 +20,7 @@ import torch
 from huggingface_hub import errors
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from skill_grafting import offline
 from skill_grafting.data import packages
@@ -36,14 +35,8 @@ INDEX, SHARDS = "model.safetensors.index.json", [f"model-0000{number}-of-00002.s
 
 
 @pytest.fixture
-def pico(tmp_path):
-    torch.manual_seed(0)
-    folder = tmp_path / "pico"
-    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=40, **size)).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    return folder
+def pico(tmp_path, pico_llama):
+    return Path(shutil.copytree(pico_llama, tmp_path / "pico"))
 
 
 def obtain(tmp_path, source, name="pico", root=None):
