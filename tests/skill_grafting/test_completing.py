@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import skill_grafting as sg
 from skill_grafting.data.encoding import Example, encode_completions, label_completions
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.calibration import reliability
 from skill_grafting.metrics.classification import accuracy, agreement, standard_error
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
@@ -18,11 +16,10 @@ from skill_grafting.metrics.scores import classification_scores, score_rows
 from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD, error_over_rows, token_scores, usual_completion
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from skill_grafting.models.evaluation import targets_of, token_temperature
-from skill_grafting.models.evidence import objective_of
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score, loss_gradient, predict_tokens
-from tests.pico import TOY, byte_tokenizer, localizer_settings, prepending_tokenizer, runtime, toy_rows
+from skill_grafting.models.predicting import loss_gradient, predict_tokens
+from tests.pico import TOY, byte_tokenizer, prepending_tokenizer, runtime, toy_rows
 
 BYTES = byte_tokenizer()
 WORDS = {"negative": "awful and dull", "positive": "good"}
@@ -191,17 +188,6 @@ def test_one_token_without_an_end_is_autoregressive_over_the_whole_vocabulary(ma
     assert any(not torch.equal(model.parameters()[name].grad, ours[name]) for name in ours), "control"
 
 
-def test_gradients_of_batches_add_up_to_the_mean_over_tokens(make_cell):
-    cell = make_cell("generative")
-    whole, apart = cell.load(), cell.load(batch_tokens=16)
-    rows = cell.rows["train"][:12]
-    losses = [float(loss_gradient(model, model.encode(rows))) for model in (whole, apart)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0] == pytest.approx(-dev_score(whole, whole.encode(rows))[1], rel=1e-5)
-    for name in cell.region.shapes:
-        assert torch.allclose(apart.parameters()[name].grad, whole.parameters()[name].grad, atol=1e-6)
-
-
 @pytest.mark.parametrize("mode", ["empirical", "sampled", "label_logit"])
 def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
     cell = make_cell("generative")
@@ -221,16 +207,6 @@ def test_squared_gradients_are_those_of_each_row_alone(make_cell, mode):
     assert torch.allclose(found, total, rtol=1e-4, atol=1e-9)
     with pytest.raises(ModelError, match="take 'sampled'"):
         squared_gradients(model, examples, [name], "expected")
-
-
-@pytest.mark.parametrize("localizer", ["learned", "fish", "grown"])
-def test_localizers_that_ask_the_model_find_a_mask(make_cell, localizer):
-    cell = make_cell("generative")
-    model, rows, both = cell.load("pretrained"), cell.rows, (cell.pretrained(), cell.finetuned())
-    loss = objective_of(model, cell.region.shapes, rows["train"], rows["dev"])
-    settings = localizer_settings(localizer, steps=2, select="authors", eval_steps=1)
-    k = cell.region.budget(0.05)
-    assert sg.localize(*both, sparsity=Budget(k), method=settings, loss=loss).selected == k
 
 
 # --- Measures -----------------------------------------------------------------------------------------------------

@@ -75,11 +75,6 @@ def test_standard_mode_has_no_template():
     assert two.token_type_ids == [0, 0, 0, 0, 1, 1, 1] and one.position == two.position == 0
 
 
-def test_a_causal_template_ends_where_the_word_comes():
-    example = encoded("the film was good.", mode="autoregressive")
-    assert bytes_of(example) == "the film was good. It was" and example.position == len(example.input_ids) - 1
-
-
 def authors_text(task: str, a: str, b: str | None) -> str:
     """What src/gpt2_processors.py (76f4aa8) makes of the texts of a row, written as there."""
     if task in ("sst2", "cr", "mr", "mpqa", "subj"):  # lines 332, 375 and 417
@@ -227,11 +222,6 @@ def test_a_length_below_the_template_is_refused():
     with pytest.raises(ModelError, match=said):
         encoded("the film", most=5)
     assert len(encoded("the film", most=6).input_ids) == 6, "control: the template alone fits"
-
-
-@pytest.mark.parametrize("mode", ["prompt", "standard", "autoregressive"])
-def test_an_empty_text_is_encoded(mode):
-    assert len(encoded("", mode=mode).input_ids) >= 2
 
 
 def test_an_unknown_label_is_named_with_the_known_ones():

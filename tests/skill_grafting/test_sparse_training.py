@@ -26,7 +26,7 @@ from tests.skill_grafting.test_training import batches, fresh
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
 ADAMW = replace(SGD, optimizer="adamw", learning_rate=0.003, l1=0.01)
-PLANS = [SGD, ADAMW, replace(MOMENTUM, l1=0.01, clip_norm=0.0)]
+PLANS = [ADAMW, replace(MOMENTUM, l1=0.01, clip_norm=0.0)]
 
 
 def some(region, k: int = 300) -> GraftMask:
