@@ -1,8 +1,7 @@
 """continual: the report on sequences of tasks, with the paper's table 4."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
 from skill_grafting.fields import Params
@@ -27,7 +26,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     """Read the records of every method and order of the section `sequence`, for every seed.
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
-    pretrained model (`variant`), `length` the number of steps.  measure: FORGETTING_MEASURES of each walk through a sequence.  memory: bytes
+    pretrained model (`variant`), `length` the number of steps.  measure: `measures`.  memory: bytes
     kept after each step.  Raises DataError that names a missing record with the `dvc repro` that makes it.
     """
     settings = params.sequence
@@ -42,60 +41,25 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
         return [{**row, **cell, **more} for row in record["rows"]]
 
     accuracy = frame_of(records.rows(tested), ACCURACY)
-    memory = frame_of(records.rows(_kept), MEMORY)
+    kept = records.rows(lambda cell, found: [{**found, **found["kept_bytes"], "model": found["model_bytes"], **cell}])
+    memory = frame_of(kept, MEMORY)
     return {"accuracy": accuracy, "measure": measures(accuracy), "memory": memory, "run": run_frame(params)}
 
 
-def _kept(cell: Cell, record: Row) -> list[Row]:
-    facts = {name: record.get(name) for name in ("region", "own")}
-    return [{**cell, "place": record["place"], **record["kept_bytes"], "model": record["model_bytes"], **facts}]
-
-
 def measures(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """FORGETTING_MEASURES of every walk through a sequence."""
-    rows = [
-        {**dict(zip(WALK, walk, strict=True)), **{name: of(matrix(steps)) for name, of in FORGETTING_MEASURES.items()}}
-        for walk, steps in accuracy[accuracy.step > 0].groupby(WALK, sort=False)
-    ]
-    return frame_of(rows, [*WALK, *FORGETTING_MEASURES])
+    """Means over the tasks of every walk through a sequence.
 
-
-def matrix(rows: pd.DataFrame) -> np.ndarray:
-    """R[step, task] of one sequence, tasks in its order; NaN where a task was not learned yet."""
-    return rows.pivot(index="step", columns="place", values="accuracy").sort_index().to_numpy(float)
-
-
-# --- Measures of forgetting, from R[step, task]: accuracy on a task after a step of a sequence ------------------------
-# R is a square array, tasks in the order in which they were learned.  What lies above its diagonal, a task before it was
-# learned, is never looked at and may be NaN.
-
-
-def average_accuracy(accuracies: np.ndarray) -> float:
-    """Mean over all tasks after the last step (ACC of Lopez-Paz and Ranzato 2017)."""
-    return float(accuracies[-1].mean())
-
-
-def learning_accuracy(accuracies: np.ndarray) -> float:
-    """Mean of the accuracy on each task right after it was learned: how well new tasks are still learned."""
-    return float(np.diag(accuracies).mean())
-
-
-def forgetting(accuracies: np.ndarray) -> float:
-    """Mean loss on all tasks but the last since they were best (F of Chaudhry et al. 2018).
-
-    The best is looked for among the steps from a task's own on but the last; so what is below 0 was
-    gained in the last step.
+    average: accuracy after the last step (ACC of Lopez-Paz and Ranzato, 2017).  learned: that of each task right after its own step.
+    forgetting: what all tasks but the last lost since they were best (F of Chaudhry et al., 2018); the best is looked for among
+    the steps from a task's own on but the last, so that what is below 0 was gained in the last step.
     """
-    tasks = range(len(accuracies) - 1)
-    return float(np.mean([accuracies[task:-1, task].max() - accuracies[-1, task] for task in tasks]))
-
-
-# of one walk through a sequence
-FORGETTING_MEASURES: dict[str, Callable[[np.ndarray], float]] = {
-    "average": average_accuracy,
-    "learned": learning_accuracy,
-    "forgetting": forgetting,
-}
+    walked = accuracy[accuracy.step > 0].set_index([*WALK, "task"])
+    values = walked.accuracy.astype(float)
+    end, new = (values[walked.step == walked[name]] for name in ("length", "place"))
+    best = values[walked.step < walked.length].groupby(level=[0, 1, 2, 3], sort=False).max()
+    parts = {"average": end, "learned": new, "forgetting": best - end.reindex(best.index)}
+    walks = {name: part.groupby(level=WALK, sort=False).mean() for name, part in parts.items()}
+    return pd.DataFrame(walks, index=walks["average"].index).reset_index()
 
 
 # --- Derived columns ------------------------------------------------------------------------------------------------

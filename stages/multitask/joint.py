@@ -47,15 +47,10 @@ class JointPlan:
     step_factor: float | None
 
     @property
-    def factor(self) -> float:
-        """Steps as a multiple of a single task's; as many as there are tasks leave each about those that it has alone."""
-        return self.step_factor or len(self.tasks)
-
-    @property
     def steps(self) -> int:
-        """Steps of one point of the grid, from the mean over tasks of the steps that each has alone."""
+        """Steps of one point of the grid, from the mean over tasks of those that each has alone; by default each has about as many."""
         single = [steps_for(self.finetune, len(task.labels), len(self.rows[task.name]["train"])) for task in self.tasks]
-        return max(1, round(self.factor * sum(single) / len(single)))
+        return max(1, round((self.step_factor or len(self.tasks)) * sum(single) / len(single)))
 
 
 def train_joint(

@@ -33,6 +33,7 @@ from stages.workflow.records import (
     shifts_in_words,
 )
 from stages.workflow.report.publish import publish
+from stages.workflow.report.spec import Frames
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
 AXES: dict[str, tuple[str, ...]] = {
@@ -71,9 +72,6 @@ SKILLED = (VALUE, FIRST, LAYER_NORM)
 SATURATED = 0.95  # share of the best gain
 DELTA = 0.05  # of the generalization bound
 
-Frames = dict[str, pd.DataFrame]
-
-
 # --- Records -------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +104,8 @@ def collect(params: Params) -> Frames:
     records = {stage: _files(stage, f"metrics/{stage}", "json", cells[stage]) for stage in AXES}
     masks = _files("sweep", "masks/sweep", "safetensors", cells["sweep"])
     require_files("make study", *records.values(), masks)
-    frames = with_gains({stage: _tidy(found.rows(_rows)) for stage, found in records.items()}, least, params.model.mode)
+    tidy = {stage: _typed(frame_of(found.rows(_rows), TEXTS, more=True)) for stage, found in records.items()}
+    frames = with_gains(tidy, least, params.model.mode)
     about_masks = {
         "composition": _composition(masks),
         "localizer_overlap": _overlaps(masks, "localizer", combinations, overlap),
@@ -139,10 +138,6 @@ def _rows(cell: Cell, record: Row) -> Iterator[Row]:
         task = cell["task"]
         where = {task: "id", f"{task}:train": "train"}.get(row["test_set"], "ood")
         yield {**sizes, **row, **cell, "where": where}
-
-
-def _tidy(rows: list[Row]) -> pd.DataFrame:
-    return _typed(frame_of(rows, [*TEXTS, *NUMBERS, *SCORE_COLUMNS]))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

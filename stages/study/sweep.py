@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
+from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.runtime import Runtime
@@ -19,23 +19,19 @@ def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> 
     cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
     masks = cell.masks(getattr(params.localizer, name), sizes, "sweep.sparsities", cell.objective(), cell.draws(name))
     for sparsity, mask in masks.items():
-        yield _measured(name, sparsity, cell, mask, params)
-
-
-def _measured(name: str, sparsity: float, cell: GraftCell, mask: GraftMask, params: Params) -> str:
-    axes, task, seed = (name, str(sparsity)), cell.task, cell.seed
-    about = {**cell.origin(), "model_parameters": cell.anatomy.parameters, "localizer": name, "sparsity": sparsity}
-    stored = StoredMask(mask, cell.values_at(mask), cell.head, {**about, "found": mask.record})
-    write_mask(paths.mask("sweep", task, seed, *axes), stored)
-    evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
-    cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
-    with evaluation.progress(f"sweep {name} {sparsity} {task}-{seed}"):
-        evaluation.predict(GRAFTED)
-    predictions = evaluation.predictions()
-    rows = variant_rows(predictions, task, seed, params.calibration.bins)
-    record = {**cell.about(), "localizer": name, "sparsity": sparsity, "selected": mask.selected}
-    write_record("sweep", axes, record, predictions, rows)
-    return f"sweep {name} {sparsity} {task}-{seed}: {mask.selected:,} parameters, {evaluation.describe()}"
+        axes, about = (name, str(sparsity)), {"localizer": name, "sparsity": sparsity}
+        title = f"sweep {name} {sparsity} {task}-{seed}"
+        header = {**cell.origin(), "model_parameters": cell.anatomy.parameters, **about, "found": mask.record}
+        stored = StoredMask(mask, cell.values_at(mask), cell.head, header)
+        write_mask(paths.mask("sweep", task, seed, *axes), stored)
+        evaluation = Evaluation(cell.model, study_sets(task, seed, params.study.test_max), variants=1)
+        cell.model.put(graft(cell.pretrained, cell.finetuned, mask))
+        with evaluation.progress(title):
+            evaluation.predict(GRAFTED)
+        predictions = evaluation.predictions()
+        rows = variant_rows(predictions, task, seed, params.calibration.bins)
+        write_record("sweep", axes, {**cell.about(), **about, "selected": mask.selected}, predictions, rows)
+        yield f"{title}: {mask.selected:,} parameters, {evaluation.describe()}"
 
 
 @stage

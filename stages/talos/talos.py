@@ -55,11 +55,16 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     require_files("make talos", edited, scored, added, crossed)
     chosen = grid(seed=seeds, method=[name for name in params.edit.methods if name not in WHOLE], task=tasks)
     masks = Records("talos", "edit", "masks/edit/{method}/{seed}/{task}.safetensors", chosen)
-    curves = added.rows(partial(_curve_rows, least))
+    sums = added.rows(partial(_added_rows, least))
     rows = {
-        "addition": added.rows(partial(_added_rows, least)),
+        "addition": sums,
         "negation": added.rows(_negated_rows),
-        "curve": [row for row in curves if row["task"] == tasks[0]],  # one alpha for all tasks
+        "curve": (
+            {**row, "alpha": alpha, "normalised": value}
+            for row in sums
+            if row["task"] == tasks[0]  # one alpha for all tasks
+            for alpha, value in row["curve"]
+        ),
         "localization": edited.rows(
             lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
         ),
@@ -101,11 +106,6 @@ def _added_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
     for merger, part in record["added"].items():
         gain = relative_gain(part["accuracy"], record["pretrained"], record["full"], least)
         yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger, "gain": gain}
-
-
-def _curve_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
-    for row in _added_rows(least, cell, record):
-        yield from ({**row, "alpha": alpha, "normalised": value} for alpha, value in row["curve"])
 
 
 def _negated_rows(cell: Cell, record: Row) -> list[Row]:

@@ -11,14 +11,7 @@ import pandas as pd
 import pytest
 
 from skill_grafting.io import read_json, write_json
-from stages.continual.continual import (
-    average_accuracy,
-    collect,
-    derive,
-    forgetting,
-    learning_accuracy,
-    matrix,
-)
+from stages.continual.continual import collect, derive, measures
 from stages.workflow.core import paths
 from stages.workflow.report.claims import Judged, judge
 from stages.workflow.report.publish import markdown
@@ -101,16 +94,6 @@ def claims(frames: dict[str, pd.DataFrame]) -> dict[str, Judged]:
     return {claim.words.partition(",")[0].partition(":")[0]: claim for claim in judge(SPEC, frames)}
 
 
-def test_a_matrix_has_a_row_for_each_step_and_nothing_before_a_task_was_learned(frames):
-    rows = frames["accuracy"]
-    rows = rows[(rows.step > 0) & (rows.order == "paper") & (rows.method == "naive") & (rows.seed == 13)]
-    values = matrix(rows)
-    assert values.shape == (3, 3) and np.isnan(values[np.triu_indices(3, 1)]).all()
-    assert values[2, 0] == pytest.approx(0.901 - 0.2 * 1.001, abs=0.002) and values[1, 1] == pytest.approx(
-        0.901, abs=0.002
-    )
-
-
 @pytest.mark.parametrize("empty", ["methods", "orders"])
 def test_an_empty_list_makes_an_empty_report_that_says_so(project, empty):
     written = markdown(SPEC, read(**{empty: []}))
@@ -168,14 +151,20 @@ NAN = np.nan
 R = np.array([[0.9, NAN, NAN], [0.7, 0.8, NAN], [0.75, 0.6, 0.5]])
 
 
-def test_measures_of_a_matrix_done_by_hand():
+def measured(accuracies: np.ndarray) -> pd.Series:
+    """Measures of one walk from R[step, task]."""
+    known, length = np.argwhere(~np.isnan(accuracies)), len(accuracies)
+    rows = [{"step": step + 1, "place": task + 1, "task": str(task), "accuracy": accuracies[step, task]} for step, task in known]
+    [measure] = measures(pd.DataFrame(rows).assign(method="naive", order="paper", seed=1, length=length)).itertuples()
+    return measure
+
+
+def test_measures_of_a_walk_done_by_hand():
     better = R.copy()
     better[1, 0] = 0.95  # the second step helped the first task: forgetting is measured from the best step
     for accuracies, best in ((R, 0.9), (better, 0.95)):
-        assert average_accuracy(accuracies) == pytest.approx((0.75 + 0.6 + 0.5) / 3)
-        assert learning_accuracy(accuracies) == pytest.approx((0.9 + 0.8 + 0.5) / 3)
-        assert forgetting(accuracies) == pytest.approx(((best - 0.75) + (0.8 - 0.6)) / 2)
-    still = np.array([[0.9, NAN], [0.9, 0.8]])
-    assert forgetting(still) == 0
-    gained = np.array([[0.5, NAN], [0.75, 0.8]])
-    assert forgetting(gained) == -0.25, "the last step isn't among the best"
+        assert measured(accuracies).average == pytest.approx((0.75 + 0.6 + 0.5) / 3)
+        assert measured(accuracies).learned == pytest.approx((0.9 + 0.8 + 0.5) / 3)
+        assert measured(accuracies).forgetting == pytest.approx(((best - 0.75) + (0.8 - 0.6)) / 2)
+    assert measured(np.array([[0.9, NAN], [0.9, 0.8]])).forgetting == 0
+    assert measured(np.array([[0.5, NAN], [0.75, 0.8]])).forgetting == -0.25, "the last step isn't among the best"

@@ -40,7 +40,7 @@ from stages.study.sweep import sweep
 from stages.study.trajectory import Trace, due_steps, trace
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import against_finetuned, study_sets, train_set, variant_rows
+from stages.workflow.core.scoring import study_sets, train_set, variant_rows
 from stages.workflow.core.training import open_training
 from tests.cells import OTHER, OTHER_ROWS, SEED, TRAINING
 from tests.pico import (
@@ -142,18 +142,14 @@ def test_ones_own_variants_are_scored_against_the_anchors_fine_tuned_model_on_th
     stored = made_up(6, "pretrained", FINETUNED, sets=(TASK, OTHER, train_set(TASK)))
     store_anchor(stored)
     mine = made_up(6, "mine", "yours", sets=(TASK, OTHER))
-    joined = against_finetuned(mine, TASK, SEED)
-    names = {name: [*variants] for name, variants in joined.logits.items()}
-    assert names == {name: ["mine", "yours", FINETUNED] for name in (TASK, OTHER)}
-    assert np.array_equal(joined.logits[OTHER][FINETUNED], stored.logits[OTHER][FINETUNED])
     rows = variant_rows(mine, TASK, SEED, 15)
     assert [(row["test_set"], row["variant"]) for row in rows] == [*product((TASK, OTHER), ("mine", "yours"))]
     assert all(row["agreement"] == row["retained"] == 1.0 for row in rows)
     with pytest.raises(DataError, match="different test rows"):
-        against_finetuned(made_up(4, "mine"), TASK, SEED)
+        variant_rows(made_up(4, "mine"), TASK, SEED, 15)
     paths.logits("anchor", TASK, SEED).unlink()
     with pytest.raises(DataError, match=r"metrics/anchor/0/toy\.safetensors: no such predictions"):
-        against_finetuned(mine, TASK, SEED)
+        variant_rows(mine, TASK, SEED, 15)
 
 
 # --- Masks

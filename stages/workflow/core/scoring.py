@@ -37,19 +37,12 @@ def train_set(task: str) -> str:
     return f"{task}:train"
 
 
-def against_finetuned(
-    predictions: Predictions, task: str, seed: int, stage: str = "anchor", axes: tuple[str, ...] = ()
-) -> Predictions:
-    """These predictions with the fine-tuned model's for the same rows, as a stage stored them."""
-    stored = read_predictions(paths.logits(stage, task, seed, *axes))
-    return predictions | stored.part(predictions.logits, [FINETUNED])
-
-
 def variant_rows(
     predictions: Predictions, task: str, seed: int, bins: int, stage: str = "anchor", axes: tuple[str, ...] = ()
 ) -> list[Row]:
-    """Scores of every variant in `predictions`, against the fine-tuned model that the stage stored at these axes."""
-    rows = score_rows(against_finetuned(predictions, task, seed, stage, axes), read_task(task), bins)
+    """Scores of every variant in `predictions`, against the fine-tuned model on the same rows, as the stage stored it at these axes."""
+    stored = read_predictions(paths.logits(stage, task, seed, *axes)).part(predictions.logits, [FINETUNED])
+    rows = score_rows(predictions | stored, read_task(task), bins)
     return [row for row in rows if row["variant"] in predictions.logits[row["test_set"]]]
 
 

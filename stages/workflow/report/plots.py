@@ -119,7 +119,7 @@ class _Plot:
         figure = self.figure
         for level, other in zip(figure.levels, ("-", "--", "-.", ":"), strict=False):
             rows = by_line(rows_of(self.frames, level, figure.data), part)(part)
-            mean = (1 if figure.log and upright else 100) * rows.groupby(figure.units)[level.value].mean().mean()
+            mean = 100 * rows.groupby(figure.units)[level.value].mean().mean()
             dash = {"fine-tuned": "-", "pretrained": ":"}.get(level.label, other)
             draw = panel.axvline if upright else panel.axhline
             draw(mean, color="#555555", linestyle=dash, linewidth=1.2, zorder=1, label=level.label)
@@ -225,29 +225,16 @@ def _dot_rows(
         own = rows if whole else rows[rows[figure.y] == name]
         if own.empty:
             continue
-        mean, spread = _middle(figure, own)
+        value = estimate(own.groupby([*figure.units, "seed"])[figure.value].mean().astype(float), figure.units)
         if figure.points and own[figure.points].nunique() > 1:
-            points = (1 if figure.log else 100) * own.groupby(figure.points)[figure.value].mean()
+            points = 100 * own.groupby(figure.points)[figure.value].mean()
             panel.plot(points, [place + aside] * len(points), ".", color=look["color"], alpha=0.45, zorder=2)
         size = 11 if whole else 7
         shown = look if place == 0 else look | {"label": None}
-        edge = (
-            {"markeredgecolor": "white", "xerr": None}
-            if figure.mean
-            else {"markeredgecolor": look["color"], "xerr": spread}
-        )
-        panel.errorbar(mean, place + aside, markersize=size, **edge, **bars, **shown)
-
-
-def _middle(figure: Figure, rows: pd.DataFrame) -> tuple[float, Any]:
-    """Mean over units and their deviation, on an axis of logarithms the geometric ones, to both ends."""
-    values = rows.groupby([*figure.units, "seed"])[figure.value]
-    if not figure.log:
-        value = estimate(values.mean().astype(float), figure.units)
-        return 100 * value.mean, np.nan if value.sd is None else 100 * value.sd
-    value = estimate(values.agg(lambda cells: np.log10(cells).mean()).astype(float), figure.units)
-    mean, ratio = 10**value.mean, 10 ** (value.sd or 0.0)
-    return mean, [[mean - mean / ratio], [mean * ratio - mean]]
+        edge = {"markeredgecolor": "white" if figure.mean else look["color"]}
+        if not figure.mean:
+            edge["xerr"] = np.nan if value.sd is None else 100 * value.sd
+        panel.errorbar(100 * value.mean, place + aside, markersize=size, **edge, **bars, **shown)
 
 
 def _join(panel: Axes, rows: int) -> None:
