@@ -277,40 +277,6 @@ def test_merging_is_that_of_the_pipeline():
     assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in merging.RULES)
 
 
-MERGED = {
-    "complex": torch.tensor([1 + 2j, 3 + 4j, -1j]),
-    "whole numbers": torch.tensor([2**60 + 1, 3, -5]),
-    "narrow whole numbers": torch.tensor([250, 3, 5], dtype=torch.uint8),
-    "infinities": torch.tensor([0.0, -math.inf, math.nan]),
-    "zeros": torch.tensor([-0.0, 0.0, 1.0]),
-    "float16": torch.tensor([60000.0, 1.0, -2.0], dtype=torch.float16),
-    "bfloat16": torch.tensor([3.0, 1.0, -2.0], dtype=torch.bfloat16),
-}
-
-
-def bits(values: Tensor) -> list[int]:
-    return values.detach().contiguous().view(torch.uint8).tolist()
-
-
-@pytest.mark.parametrize("how", [*merging.RULES, *merging.VECTORS])
-@pytest.mark.parametrize("kind", MERGED)
-def test_merging_leaves_alone_what_nobody_selected_and_what_did_not_move(kind, how):
-    values = MERGED[kind]
-    base = Any_(x=nn.Parameter(values.clone(), requires_grad=False))
-    tuned, other = fine_tuned(nn.Sequential(base.body), 1), fine_tuned(nn.Sequential(base.body), 2)
-    one, two = Any_(x=base.x), Any_(x=nn.Parameter(values.clone(), requires_grad=False))
-    one.body, two.body = tuned[0], other[0]
-    region = Region({"body.weight": (8, 8), "x": (3,)})
-    without = GraftMask(region, {"body.weight": torch.arange(40)})
-    for mask in (without, GraftMask.full(region)):  # with the second one, x is selected and didn't move
-        if how == "ties" and kind == "complex":
-            continue
-        made = sg.merge(base, {"a": (one, mask), "b": (two, mask)}, how, share=0.9)
-        assert bits(made.x) == bits(base.x)
-        assert torch.equal(made.body.weight.view(-1)[40:], base.body.weight.view(-1)[40:]) or mask is not without
-        assert not torch.equal(made.body.weight, base.body.weight), "control"
-
-
 def merged_x(before: list, afters: list[list], how: str, **options: object) -> Tensor:
     """x merged of models in which it is these values."""
     models = [nn.ParameterDict({"x": nn.Parameter(torch.as_tensor(x), requires_grad=False)}) for x in (before, *afters)]

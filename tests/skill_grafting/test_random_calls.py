@@ -44,6 +44,8 @@ class Some(nn.Module):
                 values = values.t().contiguous().t()
             if shape == (8,) and dice.random() < 0.1:
                 values = values[:1].expand(8)
+            if shape == (8,) and kind.is_floating_point and dice.random() < 0.3:
+                values = torch.full(shape, -0.0).to(kind)
             own = nn.Parameter(values, requires_grad=kind.is_floating_point and kind.itemsize > 1)
             if dice.random() < 0.2:
                 self.register_buffer(f"b{number}", own.detach(), persistent=dice.random() < 0.5)
@@ -80,10 +82,14 @@ def pair(dice: random.Random) -> tuple[nn.Module, nn.Module]:
     return base, tuned
 
 
+def bytes_in(values: Tensor) -> list[int]:
+    return values.detach().clone().contiguous().view(-1).view(torch.uint8).tolist()
+
+
 def bits(model: nn.Module) -> dict:
     """Every number of a model, to the bit, and the object that holds it."""
     every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: (id(v), v.dtype, v.shape, v.is_meta or v.detach().clone().contiguous().view(-1).view(torch.uint8).tolist()) for name, v in every}
+    return {name: (id(v), v.dtype, v.shape, v.is_meta or bytes_in(v)) for name, v in every}
 
 
 def equal(first: Tensor, second: Tensor) -> bool:
@@ -155,17 +161,20 @@ def do_grafted(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None:
 
 
 def do_merge(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None:
-    how = usual(dice, ["mean", "sum", "largest", "sequence", "average", "arithmetic", "consensus", "dare"], ["tie", None])
+    how = usual(dice, ["mean", "sum", "largest", "sequence", "average", "arithmetic", "consensus", "dare", "ties"], ["tie", None])
     mask = find(dice, base, tuned)
     other = mask if dice.random() < 0.5 else mask & ~mask if dice.random() < 0.5 else find(dice, base, tuned)
     entry = usual(dice, [(tuned, mask)], [tuned, (tuned,), (mask, tuned), None])
     tasks = usual(dice, [{"a": entry}, {"a": entry, "b": (tuned, other)}], [{}, [entry], None, {1: entry}])
-    made, share = {name: one.detach() for name, one in values_of(sg.merge(base, tasks, how, share=1.0)).items()}, {task: one[1] for task, one in tasks.items()}
+    made, share = {name: one.detach() for name, one in values_of(sg.merge(base, tasks, how, share=dice.choice([1.0, 0.9]))).items()}, {task: one[1] for task, one in tasks.items()}
     after, before = values_of(tuned.module if isinstance(tuned, nn.DataParallel) else tuned), values_of(base)
     for name, start in before.items():
         inside = [one.dense().get(name, torch.zeros(start.shape, dtype=torch.bool)) for one in share.values()]
         anywhere, everywhere = torch.stack(inside).any(0), torch.stack(inside).all(0)
         assert equal(torch.where(anywhere, start, made[name]), start), f"{how}: outside the masks of {name}"
+        still = (after[name] == start) | (after[name].isnan() & start.isnan()) if after[name].dtype == start.dtype else ~anywhere
+        found, known = (torch.where(still, one.detach(), torch.zeros_like(start)) for one in (made[name], start))
+        assert name not in dict(base.named_parameters()) or bytes_in(found) == bytes_in(known), f"{how}: unmoved values of {name}"
         stitched = how in ("mean", "largest", "sequence") or (how == "average" and bool((anywhere == everywhere).all()))
         if stitched and name in mask.region.shapes:
             found, known = (torch.where(anywhere, one.detach().to(start.dtype), start.detach()).to(torch.complex128) for one in (made[name], after[name]))
