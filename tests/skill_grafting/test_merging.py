@@ -108,7 +108,7 @@ def test_collisions_follow_the_rule(three):
     assert torch.equal(at["largest"][8], furthest[8])
 
 
-def test_a_sequence_is_one_graft_after_moved(three):
+def test_a_sequence_is_one_graft_after_another(three):
     _, pretrained, grafts = three
     in_turn = reduce(lambda model, part: transplant(model, part.values, part.mask), grafts, pretrained)
     joined, back = (stitch(order, pretrained, "sequence") for order in (grafts, grafts[::-1]))

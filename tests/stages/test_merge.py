@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from skill_grafting.errors import DataError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
@@ -191,7 +190,7 @@ def chosen(mode: str, methods: list[str]) -> SimpleNamespace:
     return found
 
 
-def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
+def test_the_frames_have_every_method_that_is_asked_for(mode):
     methods = ["stitch_mean", "average", "ties"]
     for method in methods:
         combine(method, GROUP, SEED, params(mode), runtime())
@@ -202,9 +201,6 @@ def test_the_frames_have_every_method_and_what_is_missing_is_named(mode):
     own = [scores[task, MERGED] / scores[task, FINETUNED] for task in TASKS]
     means = derive(frames)["averaged"].groupby("method")[["own", "retained"]].mean()
     assert means.loc["ties"].to_list() == pytest.approx([np.mean(own)] * 2, abs=1e-6)
-    paths.record("combination", GROUP, SEED, "ties").unlink()
-    with pytest.raises(DataError, match=rf"both\.json: not there; `dvc repro .*combination@ties-{SEED}` makes it"):
-        collect(chosen(mode, methods))
     assert len(collect(chosen(mode, methods[:2]))["dev"]) == 0, "a method less leaves nothing of it"
 
 

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from dvc.utils.cli_parse import to_path_overrides
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 from ruamel.yaml import YAML
@@ -208,16 +207,6 @@ def choose(files, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     return run
-
-
-def test_dvc_makes_the_same_of_the_flags_of_a_profile(choose):
-    flags = profile.flags(profile.profile_settings("paper_4096"))
-    assert choose("paper_4096")[0] == 0
-    written = texts()
-    write_files()
-    for file, items in to_path_overrides(flags).items():
-        apply_overrides(file, items)
-    assert texts() == written != TEXTS
 
 
 def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_changes_them(choose):

@@ -430,7 +430,7 @@ def test_a_stop_leaves_the_workers_and_one_that_is_killed_costs_nothing(toy, clu
     wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
     assert first.poll() is second.poll() is None and not Path("runs.jsonl").exists()
     names = [f"stage{number}" for number in range(6)]
-    write_graph({name: [] for name in names}, 3)
+    write_graph({name: [] for name in names}, 1.5)
     process = start("--scheduler", address, "--workers", "2")
     wait_for(lambda: Path("runs.jsonl").exists(), 120)
     # all at once, as when a machine goes: the nanny, and the worker that it would start again

@@ -21,7 +21,7 @@ from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import movement, movement_mask
 from skill_grafting.localizers.registry import Budget, localizer_of
-from skill_grafting.localizers.talos import Talos, calibrate, least_sensitive, round_sizes, sensitivity
+from skill_grafting.localizers.talos import Talos, round_sizes
 from skill_grafting.merging import combined, summed, task_vector
 from skill_grafting.models.fisher import MODES, drawn_labels, squared_gradients
 from skill_grafting.models.label_model import LabelModel
@@ -118,36 +118,6 @@ def test_rounds_are_shares_of_all_parameters_and_of_the_share_that_was_asked_for
     asked = Budget.of(Region({"a": (1009,)}), 0.1, "talos.sparsity")
     assert round_sizes(1009, asked, 4) == [567, 319, 179, 100]
     assert round_sizes(1009, Budget(100), 4) == [566, 317, 178, 100], "control: by the share that 100 of 1009 are"
-
-
-def test_scoring_again_without_attenuation_is_a_single_round(make_cell):
-    evidence = evidence_of(make_cell("prompt"))
-    k = evidence.region.budget(0.1)
-
-    def calibrated(rounds: int, attenuation: float = 1.0) -> GraftMask:
-        how = {"mode": "expected", "rounds": rounds, "attenuation": attenuation}
-        return [*calibrate(evidence, localizer_settings("talos", **how), Budget(k))][-1]
-
-    once, four = calibrated(1), calibrated(4)
-    assert once.equals(four) and not calibrated(4, 0.1).equals(four)
-    squares = sensitivity(evidence, localizer_settings("talos", mode="expected"))
-    assert once.equals(top_k(evidence.region, {name: -values for name, values in squares.items()}, k))
-
-
-def test_least_and_most_sensitive_share_nothing_and_distinct_scores_split_into_complements(make_cell, triple):
-    def selected(region: Region, scores: dict, least: int, most: int) -> list[int]:
-        masks = least_sensitive(scores, GraftMask.full(region), least), top_k(region, scores, most)
-        return [index for mask in masks for index in mask.region_indices().tolist()]
-
-    evidence, region = evidence_of(make_cell("prompt")), triple[0]
-    scores = evidence.squared_gradients(6, "expected", 1)
-    for k in (100, 3000):
-        assert len({*selected(evidence.region, scores, k, k)}) == 2 * k
-    order = torch.randperm(region.size, generator=torch.Generator().manual_seed(0)).float().split(region.sizes)
-    distinct = {name: part.reshape(region.shapes[name]) for name, part in zip(region.shapes, order, strict=True)}
-    assert sorted(selected(region, distinct, 30, region.size - 30)) == [*range(region.size)]
-    with pytest.raises(ValueError, match="of 5"):
-        least_sensitive(distinct, GraftMask.from_region_indices(region, torch.arange(5)), 6)
 
 
 def test_lota_is_the_movement_mask_and_never_padded(triple):
