@@ -53,7 +53,7 @@ from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.fisher import squared_gradients
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import dev_score
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
@@ -65,7 +65,7 @@ from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import chosen_point, stored_bytes
+from stages.workflow.core.training import bytes_of, chosen_point, stored_bytes
 
 
 @dataclass

@@ -37,7 +37,7 @@ from skill_grafting.metrics.predictions import Predictions, first_rows, read_pre
 from skill_grafting.metrics.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.predicting import predict
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.progress import progress
@@ -47,7 +47,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import open_shared, stored_bytes
+from stages.workflow.core.training import bytes_of, open_shared, stored_bytes
 
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:

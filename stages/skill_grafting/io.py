@@ -19,6 +19,11 @@ def note(*files: Path) -> None:
     READ.extend((str(file), about.st_size, about.st_mtime_ns) for file, about in found)
 
 
+def require_permission(file: Path) -> None:
+    """Raise OSError for a file that may not be read, which safetensors would call missing."""
+    file.open("rb").close()
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:

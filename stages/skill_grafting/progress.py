@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -21,21 +21,12 @@ def progress(title: str, total: int | None, unit: str, shown: bool = True) -> tq
 @contextmanager
 def watched(title: str, module: "Module | None", total: int | None = None, shown: bool = True) -> Iterator[Callable]:
     """A bar of the forward passes of a module, or of tensors, each told by the function that this gives."""
-    with (
-        progress(title, total, "pass" if module else "tensor", shown) as bar,
-        each_pass(module, bar.update) if module else nullcontext(),
-    ):
+    with progress(title, total, "pass" if module else "tensor", shown) as bar, ExitStack() as stack:
+
+        def noted(*_: object) -> None:
+            bar.update()
+
+        if module:
+            with suppress(RuntimeError):  # a ScriptModule takes none
+                stack.callback(module.register_forward_pre_hook(noted).remove)
         yield bar.update
-
-
-@contextmanager
-def each_pass(module: "Module", note: Callable[[], object]) -> Iterator[None]:
-    """Call `note()` before every forward pass of a module: for a bar of work that is made of passes."""
-
-    def noted(*_: object) -> None:
-        note()
-
-    with ExitStack() as stack:
-        with suppress(RuntimeError):  # a ScriptModule takes none
-            stack.callback(module.register_forward_pre_hook(noted).remove)
-        yield

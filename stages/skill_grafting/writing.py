@@ -47,27 +47,6 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
         raise
 
 
-def require_free(target: Path) -> Path:
-    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
-    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
-    try:
-        target.lstat()
-    except FileNotFoundError:
-        return target
-    except OSError as error:  # a name that is too long, a file for a folder
-        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
-    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
-        raise StorageError(f"{target}: is there already; remove it or choose another name")
-    return target
-
-
-def require_no_folder(file: Path) -> Path:
-    """Give the path of a file to be written back; StorageError if a folder would have to go for it."""
-    if file.is_dir():
-        raise StorageError(f"{file}: is a folder, which a file won't replace; choose another name")
-    return file
-
-
 def _put(made: Path, target: Path, folder: Path) -> None:
     """Rename what was made to its target; a folder that stands there, or that another writer puts there meanwhile, goes into `folder`."""
     for turn in count():
@@ -88,11 +67,6 @@ def _share(path: Path, folder: Path) -> None:
     for part in (*path.rglob("*"), path):
         if part.is_file() and not part.is_symlink():
             part.chmod(part.stat().st_mode | usual)
-
-
-def require_permission(file: Path) -> None:
-    """Raise OSError for a file that may not be read, which safetensors would call missing."""
-    file.open("rb").close()
 
 
 def is_storage_problem(error: BaseException) -> bool:

@@ -12,8 +12,14 @@ from skill_grafting.errors import DataError, ModelError
 from skill_grafting.metrics.calibration import reliability
 from skill_grafting.metrics.classification import accuracy, agreement, standard_error
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
-from skill_grafting.metrics.scores import classification_scores, score_rows
-from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD, error_over_rows, token_scores, usual_completion
+from skill_grafting.metrics.scores import (
+    classification_scores,
+    error_over_rows,
+    score_rows,
+    token_scores,
+    usual_completion,
+)
+from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from skill_grafting.models.evaluation import targets_of, token_temperature
 from skill_grafting.models.fisher import squared_gradients

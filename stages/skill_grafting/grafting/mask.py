@@ -25,8 +25,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import MaskError, ModelError, ParamsError
-from ..writing import replacing, require_no_folder
+from ..errors import MaskError, ModelError, ParamsError, StorageError
+from ..writing import replacing
 from .region import FORMAT, VERSION, Region, Tensors
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly
@@ -149,7 +149,9 @@ class GraftMask:
 
     def save(self, path: str | Path) -> None:
         """Write the mask, without the selected values, to a safetensors file that `load_mask` reads."""
-        write_mask(require_no_folder(Path(path)), StoredMask(self, {}, {}, {"found": self.record}))
+        if Path(path).is_dir():
+            raise StorageError(f"{path}: is a folder, which a file won't replace; choose another name")
+        write_mask(Path(path), StoredMask(self, {}, {}, {"found": self.record}))
 
     def __repr__(self) -> str:
         return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"

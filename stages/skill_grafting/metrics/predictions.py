@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from ..errors import DataError
 from ..writing import replacing
-from .tokens import TARGETS, TOKEN_RECORD, joined, parts_of
+from .tokens import TARGETS, TOKEN_RECORD, of_tokens
 
 DEV = ":dev"
 
@@ -96,3 +96,20 @@ def first_rows(predictions: Predictions, n: int) -> Predictions:
         for name, variants in predictions.logits.items()
     }
     return Predictions(predictions.label_names, labels, logits)
+
+
+def parts_of(kind: str, place: str, values: np.ndarray, dtype: type) -> dict[str, np.ndarray]:
+    """The tensors of an array in a file: a single one for logits and labels, one for each field of records."""
+    if not of_tokens(values):
+        return {f"{kind}/{place}": np.ascontiguousarray(values, dtype=dtype)}
+    return {f"{name}/{place}": np.ascontiguousarray(values[name]) for name in values.dtype.names}
+
+
+def joined(parts: dict[str, np.ndarray], kind: str, fields: np.dtype) -> np.ndarray:
+    """The array that parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
+    if kind in parts:
+        return parts[kind]
+    records = np.empty(len(parts[fields.names[0]]), fields)
+    for name in fields.names:
+        records[name] = parts[name]
+    return records

@@ -7,7 +7,7 @@ import numpy as np
 from .calibration import confidence_histogram, reliability
 from .classification import Scored, accuracy, agreement, f1, majority_share, standard_error, task_score
 from .predictions import Predictions
-from .tokens import count_rows, of_tokens, token_scores, usual_completion
+from .tokens import count_rows, of_tokens
 from .variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
@@ -123,3 +123,35 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
         return -float(logits["log_probability"].mean(dtype=np.float64))
     shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
     return float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]))
+
+
+def usual_completion(targets: np.ndarray) -> float:
+    """Exact match of always writing the most frequent completion."""
+    ends = np.cumsum(np.bincount(targets["row"]))[:-1]
+    _, counts = np.unique([part.tobytes() for part in np.split(targets["target"], ends)], return_counts=True)
+    return float(counts.max() / counts.sum())
+
+
+def token_scores(records: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
+    """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm) over rows, as tokens are not independent.
+
+    And the standard error of agreement with what the fine-tuned model says, token by token.
+    """
+    right, loss = records["predicted"] == targets["target"], -records["log_probability"].astype(np.float64)
+    return {
+        "tokens": len(records),
+        "token_accuracy": float(right.mean()),
+        "token_accuracy_se": error_over_rows(right, targets["row"]),
+        "perplexity": float(np.exp(loss.mean())),
+        "log_perplexity_se": error_over_rows(loss, targets["row"]),
+        "agreement_se": error_over_rows(records["predicted"] == finetuned["predicted"], targets["row"]),
+    }
+
+
+def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
+    """Standard error of the mean of tokens' values whose rows were drawn, not they (a ratio of two means over rows).
+
+    None for a single row.
+    """
+    n, residuals = int(rows.max()) + 1, np.bincount(rows, values - values.mean())
+    return float(np.sqrt((residuals**2).sum() * n / (n - 1)) / len(values)) if n > 1 else None

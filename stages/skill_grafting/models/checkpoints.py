@@ -3,7 +3,7 @@
 Files are mapped, so that what is read of them is no memory of this process that the system couldn't take back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,8 @@ from .folders import CONFIG, commit_of, find_checkpoint, weight_files
 if TYPE_CHECKING:
     from torch.nn import Module
 
-# as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
-FLOATS = ("F32", "BF16", "F16")
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -98,46 +95,6 @@ class Named:
     def types(self) -> set[str]:
         """The types that its tensors have."""
         return {self.checkpoint.dtype(stored) for stored in self.stored.values()}
-
-    def packed(self) -> list[str]:
-        """Names of the tensors in a type that can't be grafted."""
-        return [name for name, stored in self.stored.items() if self.checkpoint.dtype(stored) not in FLOATS]
-
-    def not_finite(self, values: Mapping[str, Tensor]) -> list[str]:
-        """A line on the tensors, if any, that have NaN or infinite values."""
-        bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
-        return [f"{self.checkpoint.folder}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
-
-    def problems(self, shapes: dict[str, Sequence[int]]) -> list[str]:
-        """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
-        known = Named(self.checkpoint, {name: stored for name, stored in self.stored.items() if name in shapes})
-        packed, types = known.packed(), ", ".join(sorted(known.types - {*FLOATS}))
-        found = {name: self.checkpoint.shape(stored) for name, stored in known.stored.items() if name not in packed}
-        reasons = {
-            "missing": [name for name in shapes if name not in self.stored],
-            f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": packed,
-            "of another shape than its config.json says": [
-                f"{name} is {list(shape)} and not {list(shapes[name])}"
-                for name, shape in found.items()
-                if shape != tuple(shapes[name])
-            ],
-        }
-        lines = [
-            f"{self.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
-            for words, names in reasons.items()
-            if names
-        ]
-        if reasons["missing"] and (unused := sorted(self.checkpoint.files.keys() - {*self.stored.values()})):
-            lines.append(
-                f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
-                "save_pretrained(..., save_original_format=False)"
-            )
-        return lines
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])
 
 
 def _stored_name(checkpoint: Checkpoint, name: str, prefix: str) -> str | None:

@@ -1,21 +1,25 @@
 """Whether a checkpoint is a fine-tuned other one, by its config and the shapes of its tensors, and how labels are read off it."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from ..errors import ModelError, one_line
 from ..fields import HEAD
 from ..grafting.region import named_weights
 from .anatomy import ModelSpec, shapes_of
-from .checkpoints import Checkpoint, Named, listed
+from .checkpoints import Checkpoint, Named
 from .loading import CLASSES, MADE_ANEW, POOLERS, classes, is_dropout, load_config, quiet_transformers
 from .visibility import most_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MOST_LABELS = 1_000_000
+# as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
+FLOATS = ("F32", "BF16", "F16")
+MOST_NAMED, MOST_LABELS = 3, 1_000_000
 # problem_type of a classifier whose logits are of one label, as without any, and of one whose labels are each true or not
 ONE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 # settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
@@ -83,13 +87,13 @@ def fitted(
     other = skeleton(checkpoint, anatomy.mode, labels or None)
     title, theirs = checkpoint.title, shapes_of(other)
     side = Named.of(checkpoint, theirs, other.base_model_prefix)
-    problems = side.problems(theirs) + untied(side, other)
+    reasons = problems(side, theirs) + untied(side, other)
     differences = _differences(anatomy, theirs)
-    problems += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
+    reasons += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
     if not differences and (changed := _arithmetic(model, other)):
         which = f"computes otherwise than {anatomy.name}, which no graft can carry"
-        problems.append(f"{title}: {which}: its config.json has {changed}")
-    return side, other, problems
+        reasons.append(f"{title}: {which}: its config.json has {changed}")
+    return side, other, reasons
 
 
 def unread(side: Named, model: "PreTrainedModel") -> list[str]:
@@ -157,3 +161,46 @@ def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
     return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
         f"the two have other layers or shapes ({listed(sorted(rest))})"
     ] * bool(rest)
+
+
+def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:
+    """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
+    known = Named(named.checkpoint, {name: stored for name, stored in named.stored.items() if name in shapes})
+    narrow, types = packed(known), ", ".join(sorted(known.types - {*FLOATS}))
+    found = {name: named.checkpoint.shape(stored) for name, stored in known.stored.items() if name not in narrow}
+    reasons = {
+        "missing": [name for name in shapes if name not in named.stored],
+        f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": narrow,
+        "of another shape than its config.json says": [
+            f"{name} is {list(shape)} and not {list(shapes[name])}"
+            for name, shape in found.items()
+            if shape != tuple(shapes[name])
+        ],
+    }
+    lines = [
+        f"{named.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
+        for words, names in reasons.items()
+        if names
+    ]
+    if reasons["missing"] and (unused := sorted(named.checkpoint.files.keys() - {*named.stored.values()})):
+        lines.append(
+            f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
+            "save_pretrained(..., save_original_format=False)"
+        )
+    return lines
+
+
+def packed(named: Named) -> list[str]:
+    """Names of the tensors in a type that can't be grafted."""
+    return [name for name, stored in named.stored.items() if named.checkpoint.dtype(stored) not in FLOATS]
+
+
+def not_finite(named: Named, values: Mapping[str, Tensor]) -> list[str]:
+    """A line on the tensors, if any, that have NaN or infinite values."""
+    bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
+    return [f"{named.checkpoint.folder}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])

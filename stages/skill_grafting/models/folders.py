@@ -7,9 +7,8 @@ import difflib
 from pathlib import Path
 
 from ..errors import ModelError, one_line
-from ..io import read_json, taken_along
+from ..io import read_json, require_permission, taken_along
 from ..offline import hub_answers
-from ..writing import require_permission
 from .loading import TOKENIZER_FILES, WEIGHTS
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
@@ -48,20 +47,6 @@ def commit_of(folder: Path) -> str | None:
     file = folder / CONFIG
     places = [folder, *([file.readlink().parent] if file.is_symlink() else [])]
     return next((place.name for place in places if place.parent.name == "snapshots"), None)
-
-
-def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
-    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer perhaps from another one.
-
-    What else lies in them, transformers doesn't get to see.
-    """
-    folder = place / "wanted"
-    folder.mkdir(parents=True)
-    index = [] if (source / WEIGHTS).is_file() else [source / INDEX]
-    files = [source / CONFIG, *weight_files(source), *index, *(tokenizer / name for name in TOKENIZER_FILES)]
-    for file in filter(Path.is_file, files):
-        (folder / file.name).symlink_to(file.absolute())
-    return folder
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -11,7 +11,8 @@ from ..fields import HEAD, LM_HEAD
 from ..grafting.region import named_weights
 from ..settings import ModelParams
 from .anatomy import ModelSpec, write_anatomy
-from .checkpoints import FLOATS, Checkpoint, Named, listed
+from .checkpoints import Checkpoint, Named
+from .comparing import FLOATS, listed, not_finite, packed
 from .folders import commit_of
 from .loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
 from .probing import TOKENS, some_words, vocabulary_size, without_cache
@@ -80,10 +81,10 @@ def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
     """Raise ModelError if weights are of a type that can't be grafted, or have values that are no numbers."""
     weights = named_weights(model)
     named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
-    if packed := named.packed():
+    if narrow := packed(named):
         types, which = named.types - {*FLOATS}, f"only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
-        raise ModelError(f"{source}: has weights in {', '.join(sorted(types))} ({listed(packed)}); {which}")
-    if problems := named.not_finite(weights):
+        raise ModelError(f"{source}: has weights in {', '.join(sorted(types))} ({listed(narrow)}); {which}")
+    if problems := not_finite(named, weights):
         raise ModelError("; ".join(problems))
 
 

@@ -100,11 +100,6 @@ def class_name(kind: str, mode: str) -> str:
     return classes()["autoregressive" if mode == "generative" else mode][kind]
 
 
-def mode_of_class(name: str | None) -> str | None:
-    """The `model.mode` whose class this is; None if it is another class."""
-    return next((mode for mode, names in classes().items() if name in names.values()), None)
-
-
 def has_head(mode: str) -> bool:
     """True where labels are those of a head: by the mode, or by a class beside those that modes read."""
     return mode == "standard" or mode not in CLASSES
@@ -195,11 +190,6 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
             return {name: stored.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ModelError(f"{file}: damaged: {error}") from error
-
-
-def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Bytes that the values of these tensors take."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def quiet_transformers() -> None:

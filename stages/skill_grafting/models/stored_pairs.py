@@ -12,8 +12,8 @@ from ..grafting.region import LazyTensors, Parameters, Tensors, chosen, named_we
 from ..grafting.states import heads_of
 from .anatomy import ModelSpec, shapes_of
 from .blocks import groups_in
-from .checkpoints import Checkpoint, Named, listed
-from .comparing import fitted, labels_of, lacking, mode_of, skeleton, unread, untied
+from .checkpoints import Checkpoint, Named
+from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
 from .loading import CLASSES, load_model
 from .pairs import Pair
 from .structure import new_head
@@ -106,14 +106,14 @@ def read_pair(
     spec = _spec_of(before, model, kind, head)
     named = Named.of(before, [*spec.pretrained, *_buffers(model)], model.base_model_prefix)
     other, other_model, misfits = fitted(after, labels or 0, model, spec)
-    problems = named.problems(spec.pretrained) + untied(named, model) + misfits
+    reasons = problems(named, spec.pretrained) + untied(named, model) + misfits
     if kind == "standard" and labels < 2:
         reason = f"its head has {labels} output, a number and no label, and a graft is for labels"
-        problems.append(f"{after.title}: {reason}")
+        reasons.append(f"{after.title}: {reason}")
     if kind == "standard" and (differs := other_reading(before.folder, after.folder)):
-        problems.append(f"{after.title}: {differs}")
-    if problems:
-        raise ModelError("; ".join(problems))
+        reasons.append(f"{after.title}: {differs}")
+    if reasons:
+        raise ModelError("; ".join(reasons))
     other = Named.of(after, [*shapes_of(other_model), *_buffers(other_model)], other_model.base_model_prefix)
     return StoredPair(
         LazyTensors(named.stored, named.read),

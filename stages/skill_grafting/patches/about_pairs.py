@@ -13,7 +13,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.region import Region, pieces
 from ..localizers.movement import distance
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
-from ..models.checkpoints import listed
+from ..models.comparing import listed
 from ..models.loading import CLASSES
 from ..models.pairs import Pair
 from ..models.stored_pairs import StoredPair

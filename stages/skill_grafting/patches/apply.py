@@ -12,8 +12,7 @@ from ..io import write_json
 from ..models.checkpoints import Checkpoint
 from ..models.folders import CONFIG
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
-from ..writing import require_free
-from .card import MODEL, write_folder
+from .card import MODEL, require_free, write_folder
 from .patch_file import read_patch
 from .placing import load_base, names_fit, patched_tensors, put_on, require_padding
 

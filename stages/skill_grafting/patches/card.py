@@ -1,6 +1,7 @@
 """README.md of what is handed on: how to use it without this project, where it comes from, how it scores."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..errors import StorageError
 from ..metrics.variants import GRAFTED
 from ..words import as_markdown, percent, words
 from ..writing import replacing
@@ -24,6 +26,20 @@ MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", 
 MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
 
 Scores = dict[str, dict[str, Any]]
+
+
+def require_free(target: Path) -> Path:
+    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
+    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return target
+    except OSError as error:  # a name that is too long, a file for a folder
+        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
+    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+        raise StorageError(f"{target}: is there already; remove it or choose another name")
+    return target
 
 
 def write_folder(target: Path, patch: PatchContent, form: str, write: Callable[[Path], str] | None = None) -> str:

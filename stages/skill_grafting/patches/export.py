@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from ..writing import require_free
 from .adapter import write_adapter
-from .card import AS_PATCH, PEFT, write_folder
+from .card import AS_PATCH, PEFT, require_free, write_folder
 from .patch_file import PatchContent, read_graft
 from .placing import load_base, places_of
 from .project import as_patch, pipeline_scores

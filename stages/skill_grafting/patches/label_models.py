@@ -8,9 +8,10 @@ from ..data.tasks import TaskSpec
 from ..errors import ModelError
 from ..models.checkpoints import Checkpoint
 from ..models.comparing import labels_of, mode_of
-from ..models.folders import find_checkpoint, has_tokenizer, wanted_links
+from ..models.folders import find_checkpoint, has_tokenizer
 from ..models.label_model import LabelModel
-from ..models.loading import load_model, load_tokenizer, mode_of_class
+from ..models.loading import classes, load_model, load_tokenizer
+from ..models.sources import wanted_links
 from ..models.stored_pairs import StoredPair
 from ..models.visibility import most_tokens
 from ..runtime import best_runtime
@@ -27,7 +28,10 @@ MOST_TOKENS = 512
 
 def patched(patch: PatchContent, base: str) -> LabelModel:
     """The base model with a patch on it, whose metadata defines how its labels are read."""
-    use, mode = patch.use, mode_of_class(patch.use.model_class)
+    use, mode = (
+        patch.use,
+        next((mode for mode, names in classes().items() if patch.use.model_class in names.values()), None),
+    )
     if not use.labels or mode is None:
         raise ModelError("the patch has no labels to choose among; `graft localize` takes --prompt and --verbalizer")
     folder, _ = find_checkpoint(base)

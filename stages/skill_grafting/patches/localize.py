@@ -12,9 +12,8 @@ from ..models.evidence import draws
 from ..models.loading import CLASSES
 from ..models.stored_pairs import read_pair
 from ..words import percent
-from ..writing import require_free
 from . import about_pairs
-from .card import AS_PATCH, score_table, write_folder
+from .card import AS_PATCH, require_free, score_table, write_folder
 from .patch import Patch
 from .rows import Rows, longest_request, requested_task
 

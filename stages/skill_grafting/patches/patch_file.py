@@ -22,8 +22,8 @@ from ..grafting.mask import GraftMask, StoredMask, write_mask
 from ..grafting.mask_header import read_header
 from ..grafting.mask_reading import read_mask, require_held
 from ..grafting.region import Region, Tensors
+from ..io import require_permission
 from ..words import small_percent
-from ..writing import require_permission
 
 PATCH = "patch.safetensors"
 VERSION = 4

@@ -17,8 +17,7 @@ from ..localizers.evidence import Objective
 from ..metrics.gain import with_gain
 from ..metrics.scores import score_rows
 from ..metrics.variants import FINETUNED, PRETRAINED, WHOLE_REGION
-from ..models.checkpoints import listed
-from ..models.comparing import ONE_LABEL
+from ..models.comparing import ONE_LABEL, listed
 from ..models.evaluation import Evaluation
 from ..models.evidence import objective_of
 from ..models.importing import require_causal, require_embeddings

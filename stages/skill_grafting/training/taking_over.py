@@ -9,8 +9,8 @@ from ..data.tasks import TaskSpec
 from ..errors import ModelError, did_you_mean
 from ..fields import HEAD
 from ..models.anatomy import ModelSpec, read_anatomy
-from ..models.checkpoints import Checkpoint, Named, listed
-from ..models.comparing import ONE_LABEL, fitted, labels_of, mode_of, unread
+from ..models.checkpoints import Checkpoint, Named
+from ..models.comparing import ONE_LABEL, fitted, labels_of, listed, mode_of, not_finite, unread
 from ..models.label_model import LabelModel
 from ..models.loading import CLASSES, SOME_LABELS
 from ..models.predicting import dev_score
@@ -44,7 +44,7 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
         for name, values in model.parameters().items()
         if name in named.stored
     }
-    if problems := named.not_finite(values):
+    if problems := not_finite(named, values):
         raise ModelError("; ".join(problems))
     model.put(values | in_order(named, anatomy, order))
     accuracy, _ = dev_score(model, model.encode(cell.rows["dev"]))

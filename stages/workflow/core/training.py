@@ -1,6 +1,9 @@
 """What stages train or move: a (task, seed), the point that its fine-tuning chose, and one model that several trained heads read."""
 
+from collections.abc import Iterable
 from typing import Any
+
+from torch import Tensor
 
 from skill_grafting.errors import ModelError
 from skill_grafting.fields import HEAD
@@ -8,7 +11,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_json, read_rows
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.loading import bytes_of, read_tensors
+from skill_grafting.models.loading import read_tensors
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.runtime import Runtime, seeded_torch
 from skill_grafting.settings import ModelParams
@@ -46,3 +49,8 @@ def open_shared(tasks: list[str], seed: int, settings: ModelParams, machine: Run
 def stored_bytes(mask: GraftMask, values: Tensors) -> int:
     """Bytes of a mask's indices, four each, and of its values, as in a mask file without heads and header."""
     return 4 * mask.selected + bytes_of(values.values())
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes that the values of these tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
