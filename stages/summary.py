@@ -26,7 +26,7 @@ from skill_grafting.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from skill_grafting.words import MARKS, counts, small_percent
+from skill_grafting.words import small_percent
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage
@@ -43,6 +43,7 @@ from stages.workflow.records import (
     shifts,
     shifts_in_words,
 )
+from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
@@ -63,7 +64,7 @@ MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters",
 SHORT = {
     PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
 }  # fmt: skip
-MARKED = {"f1": "F1", "mcc": "Matthews correlation"}
+MARKED, MARKS = {"f1": "F1", "mcc": "Matthews correlation"}, {"f1": "†", "mcc": "‡"}
 # the paper's table for each kind of model, and its number of shots that other runs are compared with
 TABLES, TABLE_2, OUT_OF_DISTRIBUTION, USUAL_SHOTS = {"autoregressive": "Table 9"}, "Table 2", "Table 3", 64
 # the accuracy of fewer rows than this is hardly more than chance; a confidence above this is a sure prediction

@@ -6,9 +6,9 @@ import pandas as pd
 
 from skill_grafting.fields import Params
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import counts
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
+from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
 
 NAIVE, GRAFTING = "naive", "grafting"

@@ -16,7 +16,8 @@ import pandas as pd
 from skill_grafting.data.tasks import registry
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json
-from skill_grafting.words import counts, small_percent
+from skill_grafting.words import small_percent
+from stages.workflow.report.formats import counts
 
 # frames are small here, and pyarrow strings would make a report a fifth slower
 pd.options.mode.string_storage = "python"

@@ -11,10 +11,11 @@ from scipy.stats import t, ttest_1samp
 
 from skill_grafting.errors import DataError
 from skill_grafting.io import write_json
-from skill_grafting.words import Template, fall, percent, points
+from skill_grafting.words import percent
 from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge
+from stages.workflow.report.formats import Template, fall, points
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.errors import did_you_mean
-from skill_grafting.words import fall, percent
+from skill_grafting.words import percent
+from stages.workflow.report.formats import fall
 
 from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of, texts_of
 from .stats import CONFIDENCE, Estimate, estimate, holm

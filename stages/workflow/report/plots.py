@@ -22,7 +22,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from skill_grafting.words import counts, small_percent
+from skill_grafting.words import small_percent
+from stages.workflow.report.formats import counts
 
 from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of, texts_of
 from .stats import estimate

@@ -13,8 +13,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from skill_grafting.errors import GraftError, did_you_mean, plain_problem
-from skill_grafting.words import Template, words
+from skill_grafting.words import words
 from skill_grafting.yaml12 import load_yaml
+from stages.workflow.report.formats import Template
 
 Frames = dict[str, pd.DataFrame]
 # columns of names that a user chooses, which are text where they look like numbers (2019, 007), truth values or nothing (null, nan)
@@ -44,7 +45,7 @@ class Rows(Section):
 class Cell(Rows):
     """How rows become one value, by one of the first six keys; `over` takes means of these groups first.
 
-    percent: mean (standard deviation) in %; number: mean by a `format` (stages/skill_grafting/words.py), with " ±" behind it also the deviation;
+    percent: mean (standard deviation) in %; number: mean by a `format` (stages/workflow/report/formats.py), with " ±" behind it also the deviation;
     interval: mean with its 95 % interval over tasks, in points or (`format: percent`) in %; count: number of different keys;
     sum_of: "3 of 4"; text: the first.  `each`: a column for each value of a column of the frame.
     """

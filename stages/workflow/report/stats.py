@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skill_grafting.words import counts, percent, points, written
+from skill_grafting.words import percent
+from stages.workflow.report.formats import counts, points, written
 
 CONFIDENCE = 0.95
 # what two tasks may differ by and still be the same
