@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what an editor sees
     from .grafting.mask import GraftMask
     from .grafting.mask_reading import load_mask
     from .grafting.modules import graft, grafted
-    from .localizers.registry import methods, register
+    from .localizers.known import methods, register
     from .merging import merge
     from .metrics.calibration import calibration_error
     from .models.stored_pairs import read_pair
@@ -48,7 +48,7 @@ __all__ = [
 _PLACES = {
     **dict.fromkeys(("fisher", "localize"), "api"),
     **dict.fromkeys(("curve", "plot_curve"), "curves"),
-    **dict.fromkeys(("methods", "register"), "localizers.registry"),
+    **dict.fromkeys(("methods", "register"), "localizers.known"),
     "calibration_error": "metrics.calibration",
     "read_pair": "models.stored_pairs",
     **dict.fromkeys(("graft", "grafted"), "grafting.modules"),

@@ -24,7 +24,6 @@ from ..fields import Section
 from . import NAMES
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from torch import Tensor
 
     from ..grafting.mask import GraftMask
@@ -95,21 +94,6 @@ class Localizer(Section):
 # (input, k) -> region indices of the k best parameters, best first
 Rank = Callable[["LocalizerInput", int], "Tensor"]
 REGISTERED: dict[str, type[Localizer]] = {}
-
-
-def register(name: str, rank: Rank) -> None:
-    """Give a function a name that `method=` takes; raises ParamsError if the name is taken or is none.
-
-    rank: a function of the input that every method gets and k, which returns the region indices of k parameters, the best first.
-    """
-    if not isinstance(name, str) or not VARIANT.fullmatch(name) or name in NAMES:
-        raise ParamsError(f"{name!r}: should be a name of a-z, 0-9 and _, and none of {', '.join(NAMES)}")
-    REGISTERED[name] = type(as_localizer(rank, {}, name))
-
-
-def known_names() -> list[str]:
-    """All names that a method can be called by."""
-    return [*NAMES, *REGISTERED]
 
 
 def as_localizer(method: "str | Localizer | Rank", settings: Mapping[str, Any], name: str = "") -> Localizer:
@@ -189,21 +173,3 @@ def original(name: str, changes: Mapping[str, Any], place: str = "") -> str:
     if not VARIANT.fullmatch(name):
         raise ParamsError(f"{place}{name}: should be a name of a-z, 0-9 and _ that starts with a letter or a digit")
     return of
-
-
-def methods() -> "DataFrame":
-    """A table of all methods: their names, what they need beside two models, their settings with defaults, and what they select."""
-    import pandas as pd
-
-    rows = [
-        {
-            "method": kind.name,
-            "needs": {True: "loss", None: "weights, and a loss if it asks for one"}.get(
-                kind.needs_model, "weights alone"
-            ),
-            "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
-            "when": kind.__doc__.partition("\n")[0],
-        }
-        for kind in map(kind_of, known_names())
-    ]
-    return pd.DataFrame(rows).set_index("method")
