@@ -15,8 +15,8 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.metrics.composition import kind_of, layer_of
 from skill_grafting.patches.__main__ import COMMANDS, main
 from skill_grafting.patches.card import CARD
+from skill_grafting.patches.export import pipeline_scores
 from skill_grafting.patches.patch_file import PATCH, read_patch
-from skill_grafting.patches.project import pipeline_scores
 from tests.graft_project import MASK, SELECTED, Project, graft, make_project, refused, write
 from tests.pico import TOY
 

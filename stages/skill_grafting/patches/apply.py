@@ -14,7 +14,7 @@ from ..models.folders import CONFIG
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from .card import MODEL, require_free, write_folder
 from .patch_file import read_patch
-from .placing import load_base, names_fit, patched_tensors, put_on, require_padding
+from .placing import load_base, patched_tensors, put_on, require_padding
 
 # what else a folder of transformers may have beside weights, settings and tokenizer
 OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
@@ -32,10 +32,10 @@ def apply(patch: Path, base: str, to: Path) -> str:
     require_padding(one.use, checkpoint.config.get("vocab_size"))
 
     def write(folder: Path) -> str:
-        if not names_fit(one, checkpoint):
+        tensors = patched_tensors(one, checkpoint)
+        if tensors is None:  # such a model is loaded
             put_on(one, load_base(one, base), f"the model in {base}").save_pretrained(folder)
             return ""
-        tensors = patched_tensors(one, checkpoint)
         kind = next((values.dtype for values in tensors.values() if values.is_floating_point()), torch.float32)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         settings: dict[str, Any] = {**checkpoint.config, **one.use.config, "architectures": [one.use.model_class]}

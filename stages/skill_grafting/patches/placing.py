@@ -59,18 +59,16 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
     return places + [(weights[name], None, part) for name, part in patch.head.items()]
 
 
-def names_fit(patch: PatchContent, checkpoint: Checkpoint) -> bool:
-    """True unless the class has other names in memory than in files, as ViT has, or tables that it makes itself (Marian): such a model is loaded."""
-    names = patch.region.shapes
-    named = Named.of(checkpoint, names, next(iter(names)).partition(".")[0])
-    return len(named.stored) == len(names)
+def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor] | None:
+    """The tensors of a checkpoint with a patch on them, by the names of the patch's class, in the widest type of both.
 
-
-def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors of a checkpoint with a patch on them, by the names of the patch's class, in the widest type of both."""
+    None where the class has other names in memory than in files, as ViT has, or tables that it makes itself (Marian).
+    """
     wanted = patch.region.shapes
     first = next(iter(wanted)).partition(".")[0]
     named = Named.of(checkpoint, wanted, first)
+    if len(named.stored) < len(wanted):
+        return None
     require_base(patch, LazyTensors(named.stored, named.read), f"the model in {checkpoint.title}")
     parts = {name.rpartition(".")[0] for name in wanted}
     # such as the statistics of a BatchNorm: what lies beside a parameter in the module that it is of
