@@ -2,7 +2,7 @@
 
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
-from skill_grafting.models.loading import save_model
+from skill_grafting.models.importing import save_model
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime
 from skill_grafting.training.finetuning import finetune

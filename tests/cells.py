@@ -17,8 +17,9 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_json, write_rows
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
+from skill_grafting.models.importing import save_model
 from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.loading import read_tensors, save_model
+from skill_grafting.models.loading import read_tensors
 from skill_grafting.training.finetuning import TrainingCell, finetune
 from stages.evaluate import predict_grafts
 from stages.reference import predict_reference

@@ -18,7 +18,7 @@ from skill_grafting.io import note, read_rows
 from skill_grafting.localizers.evidence import Objective
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.evidence import objective_of
-from skill_grafting.models.loading import save_model
+from skill_grafting.models.importing import save_model
 from skill_grafting.models.shared import SharedModel
 from skill_grafting.models.structure import groups_of
 from skill_grafting.runtime import Runtime

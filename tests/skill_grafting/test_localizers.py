@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skill_grafting import localizers
 from skill_grafting.errors import ParamsError
-from skill_grafting.grafting.apply import graft, values_at
+from skill_grafting.grafting.apply import graft, graft_into, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region, Tensors
@@ -268,7 +268,7 @@ def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
 
 def test_the_graft_put_in_place_is_the_graft(quadratic):
     mask = mask_of("random", quadratic.evidence(), 25)
-    quadratic.evidence().put_graft(mask)
+    graft_into(quadratic.weights, quadratic.pretrained, quadratic.finetuned, mask)
     assert same(quadratic.weights, graft(quadratic.pretrained, quadratic.finetuned, mask))
 
 

@@ -39,7 +39,8 @@ def attribution(evidence: LocalizerInput, path_points: list[float]) -> dict[str,
     """-sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta of every parameter; a pass over the data for each."""
     scores = {name: torch.zeros_like(weight) for name, weight in evidence.weights.items()}
     for alpha in path_points:
-        evidence.put_between(alpha)
+        for name, weight in evidence.weights.items():
+            torch.lerp(evidence.pretrained[name], evidence.finetuned[name], alpha, out=weight.data)
         evidence.full_gradient()
         for name, weight in evidence.weights.items():
             scores[name].sub_(weight.grad)

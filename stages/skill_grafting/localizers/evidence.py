@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ParamsError
-from ..grafting.apply import graft_into, put_all
-from ..grafting.mask import GraftMask
+from ..grafting.apply import put_all
 from ..grafting.region import Region, Tensors
 
 
@@ -69,15 +68,6 @@ class LocalizerInput(Objective):
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
         put_all({name: weight.data for name, weight in self.weights.items()}, tensors)
-
-    def put_between(self, share: float) -> None:
-        """Overwrite the weights with those this share of the way from the pretrained (0) to the fine-tuned model (1)."""
-        for name, weight in self.weights.items():
-            torch.lerp(self.pretrained[name], self.finetuned[name], share, out=weight.data)
-
-    def put_graft(self, mask: GraftMask) -> None:
-        """Overwrite the weights with the graft of a mask."""
-        graft_into(self.weights, self.pretrained, self.finetuned, mask)
 
 
 def _no_model(*_: object) -> NoReturn:

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..fields import Positive
-from ..grafting.apply import put_at
+from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import LazyTensors
 from ..grafting.select import top_k
@@ -41,7 +41,7 @@ class Grown(Movement):
 
 def grown_to(evidence: LocalizerInput, mask: GraftMask, size: int) -> GraftMask:
     """The mask grown to `size` parameters by the largest first-order gain at its graft."""
-    evidence.put_graft(mask)
+    graft_into(evidence.weights, evidence.pretrained, evidence.finetuned, mask)
     evidence.full_gradient()
 
     def gain(name: str) -> Tensor:

@@ -1,6 +1,7 @@
 """A pretrained model, written as the folder that every stage reads: without a task head, its tensors under the names of its class."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from .anatomy import ModelSpec, write_anatomy
 from .checkpoints import Checkpoint, Named
 from .comparing import FLOATS, listed, not_finite, packed
 from .folders import commit_of
-from .loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer, save_model
+from .loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer
 from .probing import TOKENS, some_words, vocabulary_size, without_cache
 from .structure import anatomy_of
 from .visibility import Reader, differ
@@ -28,6 +29,8 @@ UNUSED = {
     "a pooler": POOLERS,
     "tables that are made anew": MADE_ANEW,
 }
+# No model the pipeline can train on one machine is larger; one file keeps names in one place.
+ONE_SHARD = "1TB"
 
 
 def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec:
@@ -56,6 +59,20 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec
     write_anatomy(anatomy, folder)
     save_model(model, tokenizer, folder, leave_out=head)
     return anatomy
+
+
+def save_model(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path, leave_out: Iterable[str] = ()
+) -> None:
+    """Write an ordinary folder, tensors under the names of `named_weights`.
+
+    `leave_out` names tensors that aren't written, such as an untrained head.
+    """
+    skip = {*leave_out}
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in skip}
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, state_dict=state, max_shard_size=ONE_SHARD, save_original_format=False)
+    tokenizer.save_pretrained(folder)
 
 
 def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:

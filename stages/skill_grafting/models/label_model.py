@@ -87,9 +87,12 @@ class LabelModel:
         """Let gradients flow to these parameters alone; gives them, live, in the model's order."""
         return train_only(self.parameters(), names)
 
+    @torch.no_grad()
     def put(self, tensors: dict[str, Tensor]) -> None:
         """Copy values into the parameters of these names."""
-        put(self.parameters(), tensors)
+        parameters = self.parameters()
+        for name, values in tensors.items():
+            parameters[name].copy_(values)
 
     def encode(self, rows: list[dict]) -> list[Example]:
         """Encode rows of the task for this model; raises ModelError where one is longer than the model can read."""
@@ -121,13 +124,6 @@ def train_only(parameters: dict[str, Tensor], names: set[str]) -> dict[str, Tens
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in names)
     return {name: parameter for name, parameter in parameters.items() if name in names}
-
-
-@torch.no_grad()
-def put(parameters: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Copy values into these of some live parameters."""
-    for name, values in tensors.items():
-        parameters[name].copy_(values)
 
 
 def reset_to_pretrained(

@@ -39,8 +39,6 @@ FROM_FOLDER = {"local_files_only": True, "trust_remote_code": False}
 # buffers that a model computes itself, and that older checkpoints contain
 MADE_ANEW = r".*(position_ids|inv_freq|masked_bias)$"
 POOLERS = r"^(.*\.)?pooler\."
-# No model the pipeline can train on one machine is larger; one file keeps names in one place.
-ONE_SHARD = "1TB"
 
 
 def load_model(
@@ -158,20 +156,6 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token is None:
         raise ModelError(f"{folder}: no usable tokenizer: it has neither a padding nor an end token")
     return tokenizer
-
-
-def save_model(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path, leave_out: Iterable[str] = ()
-) -> None:
-    """Write an ordinary folder, tensors under the names of `named_weights`.
-
-    `leave_out` names tensors that aren't written, such as an untrained head.
-    """
-    skip = {*leave_out}
-    state = {name: tensor for name, tensor in model.state_dict().items() if name not in skip}
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, state_dict=state, max_shard_size=ONE_SHARD, save_original_format=False)
-    tokenizer.save_pretrained(folder)
 
 
 def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
