@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = {f"docs/notebooks/{file.name}": f"{file.stem}.md" for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))}
 PICTURES = ("plots/schematic_light.svg", "plots/schematic_dark.svg", "plots/accuracy.png")
-API = ROOT / "stages/skill_grafting/__init__.py"
+API = ROOT / "stages/skill_grafting/__init__.pyi"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -70,7 +70,6 @@ def _notebook(file: Path, page: str) -> Iterator[tuple[str, str | bytes]]:
 
 def _api() -> str:
     """A page with every public name where it is defined."""
-    places: dict[str, str] = {}
-    for module, names in re.findall(r"^    from \.([\w.]+) import ([\w, ]+)$", API.read_text(encoding="utf-8"), re.MULTILINE):
-        places |= {name.strip(): f"skill_grafting.{module}.{name.strip()}" for name in names.split(",")}
+    found = re.findall(r"^from \.([\w.]+) import (\w+) as", API.read_text(encoding="utf-8"), re.MULTILINE)
+    places = {name: f"skill_grafting.{module}.{name}" for module, name in found}
     return "\n".join(["# The API", "", "`import skill_grafting as sg` has these names.", "", *(f"::: {places[name]}\n" for name in sorted(places, key=str.lower))])

@@ -6,14 +6,14 @@ Of completions the score is their exact match, and agreement, ECE, bins and bars
 """
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.grafting.mask_header import head_size, read_header
+from skill_grafting.grafting.mask_header import open_mask
 from skill_grafting.io import read_json, require
-from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.scores import drawn_scores
 from skill_grafting.metrics.variants import (
     CONTROLS,
@@ -34,12 +34,14 @@ from stages.workflow.core.stored import read_task
 from stages.workflow.records import (
     Records,
     Row,
+    add_gain,
     frame_of,
     grid,
     label_kinds,
     left_out,
     require_files,
     run_frame,
+    scores_of_ends,
     shifts,
     shifts_in_words,
 )
@@ -114,9 +116,11 @@ def _points(cell: Row, record: Row) -> list[Row]:
 
 
 def _mask_row(file: Path, cell: Row) -> Row:
-    header = read_header(file)
+    with open_mask(file) as (header, stored):
+        heads = [key for key in stored.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
+        head = sum(prod(stored.get_slice(key).get_shape()) for key in heads)
     losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
-    return {**header, "head_parameters": head_size(file), **losses, **cell}
+    return {**header, "head_parameters": head, **losses, **cell}
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:

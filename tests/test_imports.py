@@ -1,10 +1,12 @@
 """No module comes back to itself by its imports, the library imports nothing outside itself, and nobody imports a pipeline."""
 
+import ast
 from pathlib import Path
 
 import networkx
 import pytest
 
+import skill_grafting
 from stages.workflow.core.settings import PIPELINES
 from tests import imports
 from tests.imports import ROOT
@@ -49,6 +51,12 @@ def test_no_floor_of_the_library_imports_a_higher_one():
 def test_the_library_has_one_name():
     texts = {path: path.read_text(encoding="utf-8") for top in ("stages", "tests") for path in (ROOT / top).rglob("*.py")}
     assert [path for path, text in texts.items() if "import stages" + ".skill" in text or "from stages" + ".skill" in text] == []
+
+
+def test_editors_see_the_names_that_the_library_has():
+    stub = ast.parse((ROOT / LIBRARY / "__init__.pyi").read_bytes())
+    seen = {(node.module, alias.asname) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == {(module, name) for name, module in skill_grafting._PLACES.items()} and len(seen) > 10
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name])

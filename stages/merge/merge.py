@@ -6,12 +6,22 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.fields import Params
-from skill_grafting.metrics.gain import add_gain, scores_of_ends
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from skill_grafting.words import small_percent, words
 from stages.merge.settings import MERGED, read_localized
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Records, Row, exact, frame_of, grid, left_out, require_files, run_frame
+from stages.workflow.records import (
+    Records,
+    Row,
+    add_gain,
+    exact,
+    frame_of,
+    grid,
+    left_out,
+    require_files,
+    run_frame,
+    scores_of_ends,
+)
 from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
 

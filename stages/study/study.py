@@ -11,7 +11,7 @@ from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
 from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from skill_grafting.metrics.gain import ROUNDING, add_gain, gained, scores_of_ends
+from skill_grafting.metrics.gain import ROUNDING, gained
 from skill_grafting.metrics.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from skill_grafting.words import counted, small_percent
@@ -22,6 +22,7 @@ from stages.workflow.records import (
     Cell,
     Records,
     Row,
+    add_gain,
     compared,
     frame_of,
     grid,
@@ -29,6 +30,7 @@ from stages.workflow.records import (
     left_out,
     require_files,
     run_frame,
+    scores_of_ends,
     shifts,
     shifts_in_words,
 )

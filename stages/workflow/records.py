@@ -16,6 +16,8 @@ import pandas as pd
 from skill_grafting.data.tasks import registry
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json
+from skill_grafting.metrics.gain import relative_gain
+from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import small_percent
 from stages.workflow.report.formats import counts
 
@@ -174,3 +176,19 @@ def run_frame(params: Any) -> pd.DataFrame:
         "model": TITLES.get(model.name, model.name), "mode": model.mode, "shots": shots,
         "size": small_percent(params.graft.sparsity), "tasks": len(params.tasks), "seeds": len(params.seeds),
     }])  # fmt: skip
+
+
+def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
+    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that identify a cell."""
+    ends = rows[rows.variant.isin([PRETRAINED, FINETUNED])]
+    return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[PRETRAINED, FINETUNED])
+
+
+def add_gain(rows: pd.DataFrame, ends: pd.DataFrame, least: float) -> pd.DataFrame:
+    """`rows` with a column `gain`, the relative gain of each score; NaN where it is undefined or an end is not known.
+
+    `ends` is as scores_of_ends gives it; the names of its index are columns of `rows`.
+    """
+    both = rows[[*ends.index.names]].merge(ends, how="left", left_on=[*ends.index.names], right_index=True)
+    cells = zip(rows.score, both[PRETRAINED], both[FINETUNED], strict=True)
+    return rows.assign(gain=pd.Series([relative_gain(*cell, least) for cell in cells], rows.index, dtype=float))

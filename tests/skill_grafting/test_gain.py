@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from skill_grafting.metrics.gain import add_gain, gained, relative_gain, scores_of_ends
+from skill_grafting.metrics.gain import gained, relative_gain
+from stages.workflow.records import add_gain, scores_of_ends
 
 
 def test_the_pretrained_model_gains_0_and_the_joint_model_1_whatever_scale_and_origin():

@@ -78,10 +78,3 @@ def read_header(path: Path) -> dict[str, Any]:
     """The header of a mask file, without its tensors; raises MaskError."""
     with open_mask(path) as (about, _):
         return about
-
-
-def head_size(path: Path) -> int:
-    """How many parameters the trained head in a mask file has, which travels whole beside the selected ones; 0 without one."""
-    with safe_open(path, framework="np") as file:
-        parts = [key for key in file.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
-        return sum(prod(file.get_slice(key).get_shape()) for key in parts)

@@ -1,9 +1,6 @@
 """Relative gain (paper, equation 5): the fraction of the fine-tuning gain on a task that is recovered by the graft."""
 
-from collections.abc import Sequence
 from typing import Any
-
-import pandas as pd
 
 from .variants import FINETUNED, PRETRAINED
 
@@ -34,19 +31,3 @@ def with_gain(scores: dict[str, dict[str, Any]], least: float = LEAST_GAIN) -> d
         return scores
     ends = scores[PRETRAINED]["score"], scores[FINETUNED]["score"]
     return {name: {**row, "gain": relative_gain(row["score"], *ends, least)} for name, row in scores.items()}
-
-
-def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that identify a cell."""
-    ends = rows[rows.variant.isin([PRETRAINED, FINETUNED])]
-    return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[PRETRAINED, FINETUNED])
-
-
-def add_gain(rows: pd.DataFrame, ends: pd.DataFrame, least: float) -> pd.DataFrame:
-    """`rows` with a column `gain`, the relative gain of each score; NaN where it is undefined or an end is not known.
-
-    `ends` is as scores_of_ends gives it; the names of its index are columns of `rows`.
-    """
-    both = rows[[*ends.index.names]].merge(ends, how="left", left_on=[*ends.index.names], right_index=True)
-    cells = zip(rows.score, both[PRETRAINED], both[FINETUNED], strict=True)
-    return rows.assign(gain=pd.Series([relative_gain(*cell, least) for cell in cells], rows.index, dtype=float))

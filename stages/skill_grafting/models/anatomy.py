@@ -4,7 +4,7 @@ Stages that only do arithmetic on tensors read that file instead of building the
 cost them seconds of start-up.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import ModelError, plain_problem
 from ..fields import HEAD
 from ..grafting.region import Region, named_weights
-from ..io import read_json, write_json
+from ..io import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,11 +57,6 @@ class ModelSpec:
 def shapes_of(model: "PreTrainedModel") -> dict[str, list[int]]:
     """Shapes of a model's parameters by name."""
     return {name: list(parameter.shape) for name, parameter in named_weights(model).items()}
-
-
-def write_anatomy(anatomy: ModelSpec, folder: Path) -> None:
-    """Write anatomy.json into a model folder."""
-    write_json(folder / FILE, asdict(anatomy))
 
 
 def read_anatomy(folder: Path) -> ModelSpec:

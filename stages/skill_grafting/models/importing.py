@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import torch
 from ..errors import ModelError, printable
 from ..fields import HEAD, LM_HEAD
 from ..grafting.region import named_weights
+from ..io import write_json
 from ..settings import ModelParams
-from .anatomy import ModelSpec, write_anatomy
+from .anatomy import FILE, ModelSpec
 from .checkpoints import Checkpoint, Named
 from .comparing import FLOATS, listed, not_finite, packed
 from .folders import commit_of
@@ -56,7 +58,7 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec
         print(f"{settings.name}: its own classification head is dropped; each task gets a new one")
     if model.unused_tensors:
         print(f"{settings.name}: has what model.mode={settings.mode} doesn't read: {_unused(model.unused_tensors)}")
-    write_anatomy(anatomy, folder)
+    write_json(folder / FILE, asdict(anatomy))
     save_model(model, tokenizer, folder, leave_out=head)
     return anatomy
 
