@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from skill_grafting.fields import Params
-from skill_grafting.metrics.classification import agreement
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
-from skill_grafting.metrics.scores import Row, score_rows
+from skill_grafting.metrics.scores import Row, agreement, score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.predicting import predict
 from skill_grafting.progress import progress

@@ -21,8 +21,9 @@ from skill_grafting.merging import (
     normalised,
     summed,
 )
-from skill_grafting.metrics.classification import accuracy, majority_share
+from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
+from skill_grafting.metrics.scores import majority_share
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.progress import progress
 from skill_grafting.runtime import Runtime

@@ -14,7 +14,7 @@ import numpy as np
 
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
-from skill_grafting.metrics.classification import agreement
+from skill_grafting.metrics.scores import agreement
 from skill_grafting.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
 from stages.workflow.core import paths

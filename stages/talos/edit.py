@@ -25,9 +25,10 @@ from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.metrics.classification import accuracy, majority_share, standard_error
+from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from skill_grafting.metrics.predictions import Predictions
+from skill_grafting.metrics.scores import majority_share, standard_error
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score

@@ -17,9 +17,10 @@ from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.random import Random
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
-from skill_grafting.metrics.classification import accuracy, majority_share
+from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.overlap import overlap
 from skill_grafting.metrics.predictions import Predictions, write_predictions
+from skill_grafting.metrics.scores import majority_share
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.evidence import draws, objective_of

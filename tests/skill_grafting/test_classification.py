@@ -10,9 +10,9 @@ from torchmetrics.functional.classification import binary_f1_score, multiclass_a
 
 from skill_grafting.errors import DataError
 from skill_grafting.metrics.calibration import softmax
-from skill_grafting.metrics.classification import accuracy, agreement, f1, standard_error
+from skill_grafting.metrics.classification import accuracy, f1
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
-from skill_grafting.metrics.scores import constant_scores, score_rows
+from skill_grafting.metrics.scores import agreement, constant_scores, score_rows, standard_error
 from skill_grafting.metrics.variants import FINETUNED
 from tests.pico import TOY
 

@@ -10,16 +10,17 @@ from skill_grafting.data.encoding import Example, encode_completions, label_comp
 from skill_grafting.data.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.metrics.calibration import reliability
-from skill_grafting.metrics.classification import accuracy, agreement, standard_error
+from skill_grafting.metrics.classification import TARGETS, TOKEN_RECORD, accuracy
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
 from skill_grafting.metrics.scores import (
+    agreement,
     classification_scores,
     error_over_rows,
     score_rows,
+    standard_error,
     token_scores,
     usual_completion,
 )
-from skill_grafting.metrics.tokens import TARGETS, TOKEN_RECORD
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
 from skill_grafting.models.evaluation import targets_of, token_temperature
 from skill_grafting.models.fisher import squared_gradients

@@ -20,8 +20,8 @@ from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.metrics.classification import agreement
 from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
+from skill_grafting.metrics.scores import agreement
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
 from skill_grafting.models.label_model import LabelModel
 from skill_grafting.models.predicting import dev_score, predict

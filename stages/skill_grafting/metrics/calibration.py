@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import DataError, ParamsError, one_line
-from .tokens import of_tokens
+from .classification import of_tokens
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

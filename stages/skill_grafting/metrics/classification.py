@@ -1,6 +1,6 @@
-"""Accuracy, F1, Matthews correlation, agreement and calibration, as functions of stored logits.
+"""Accuracy, F1 and Matthews correlation, as functions of stored logits.
 
-Accuracy, agreement and calibration are of completions, too, whose records (tokens.py) stand in place of logits and labels.
+Of completions a variant has a record for each token (TOKEN_RECORD) instead of logits, and a test set TARGETS instead of labels.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from .tokens import exact_match, of_tokens
+# which row a token belongs to, counted from 0, and the token of the reference
+TARGETS = np.dtype([("row", "<i4"), ("target", "<i4")])
+# the most probable token, its probability, and the natural logarithm of that of the reference
+TOKEN_RECORD = np.dtype([("predicted", "<i4"), ("confidence", "<f4"), ("log_probability", "<f4")])
 
 
 class Scored(Protocol):
@@ -25,15 +28,10 @@ class Scored(Protocol):
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Share of rows whose highest logit is the label's; of completions their exact match."""
+    """Share of rows whose highest logit is the label's; of completions of those that greedy decoding writes exactly, token by token."""
     if of_tokens(logits):
-        return exact_match(logits, labels)
+        return float(np.mean(np.bincount(labels["row"], logits["predicted"] != labels["target"]) == 0))
     return float(np.mean(logits.argmax(1) == labels))
-
-
-def standard_error(share: float, n: int) -> float:
-    """Standard error of a share measured on n rows."""
-    return float(np.sqrt(share * (1 - share) / n))
 
 
 def f1(logits: np.ndarray, labels: np.ndarray, positive: int | None) -> float:
@@ -66,13 +64,11 @@ def task_score(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], tas
     return f1(logits, labels, None if task.positive is None else [*names].index(task.positive))
 
 
-def majority_share(labels: np.ndarray) -> float:
-    """Accuracy of always predicting the most frequent label."""
-    return float(np.bincount(labels).max() / len(labels))
+def of_tokens(values: np.ndarray) -> bool:
+    """True if these are records of tokens, TOKEN_RECORD or TARGETS, and no logits or labels."""
+    return values.dtype.names is not None
 
 
-def agreement(logits: np.ndarray, others: np.ndarray) -> float:
-    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1); of tokens alike."""
-    if of_tokens(logits):
-        return float(np.mean(logits["predicted"] == others["predicted"]))
-    return float(np.mean(logits.argmax(1) == others.argmax(1)))
+def count_rows(labels: np.ndarray) -> int:
+    """Test rows that labels or TARGETS are of."""
+    return len(np.unique(labels["row"])) if of_tokens(labels) else len(labels)

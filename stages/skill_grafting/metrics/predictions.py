@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from ..errors import DataError
 from ..writing import replacing
-from .tokens import TARGETS, TOKEN_RECORD, of_tokens
+from .classification import TARGETS, TOKEN_RECORD, of_tokens
 
 DEV = ":dev"
 
@@ -24,7 +24,7 @@ DEV = ":dev"
 class Predictions:
     """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32.
 
-    Of completions both are records of tokens, (T,), TARGETS and TOKEN_RECORD of tokens.py.
+    Of completions both are records of tokens, (T,), TARGETS and TOKEN_RECORD of classification.py.
     """
 
     label_names: list[str]

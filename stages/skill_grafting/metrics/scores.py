@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 
 from .calibration import confidence_histogram, reliability
-from .classification import Scored, accuracy, agreement, f1, majority_share, standard_error, task_score
+from .classification import Scored, accuracy, count_rows, f1, of_tokens, task_score
 from .predictions import Predictions
-from .tokens import count_rows, of_tokens
 from .variants import FINETUNED
 
 Scores = dict[str, dict[str, dict[str, Any]]]
@@ -155,3 +154,20 @@ def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
     """
     n, residuals = int(rows.max()) + 1, np.bincount(rows, values - values.mean())
     return float(np.sqrt((residuals**2).sum() * n / (n - 1)) / len(values)) if n > 1 else None
+
+
+def standard_error(share: float, n: int) -> float:
+    """Standard error of a share measured on n rows."""
+    return float(np.sqrt(share * (1 - share) / n))
+
+
+def majority_share(labels: np.ndarray) -> float:
+    """Accuracy of always predicting the most frequent label."""
+    return float(np.bincount(labels).max() / len(labels))
+
+
+def agreement(logits: np.ndarray, others: np.ndarray) -> float:
+    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1); of tokens alike."""
+    if of_tokens(logits):
+        return float(np.mean(logits["predicted"] == others["predicted"]))
+    return float(np.mean(logits.argmax(1) == others.argmax(1)))

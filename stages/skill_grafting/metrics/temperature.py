@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from .calibration import reliability
+from .classification import count_rows
 from .predictions import Predictions
 from .scores import Row, cross_entropy
-from .tokens import count_rows
 from .variants import FINETUNED, GRAFT_TEMPERED, GRAFTED, PRETRAINED, TEMPERED, VARIANTS, WISE_FT, WISE_GRAFT
 
 # natural logarithms of the lowest and the highest temperature

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data.encoding import Example
-from ..metrics.classification import accuracy
+from ..metrics.classification import TARGETS, accuracy, count_rows, of_tokens
 from ..metrics.predictions import Predictions
 from ..metrics.temperature import LOG_BOUNDS
-from ..metrics.tokens import TARGETS, count_rows, of_tokens
 from ..progress import progress
 from .anatomy import read_anatomy
 from .label_model import LabelModel, reset_to_pretrained

@@ -20,8 +20,7 @@ from torch.nn.functional import cross_entropy
 from ..data.batching import Batch, by_length
 from ..data.encoding import Example
 from ..errors import TrainingError
-from ..metrics.classification import task_score
-from ..metrics.tokens import TOKEN_RECORD
+from ..metrics.classification import TOKEN_RECORD, task_score
 from ..runtime import wide
 from .label_model import LabelModel
 
