@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from .errors import ModelError, ParamsError, one_number, require_takes
 from .grafting.apply import is_plain
 from .grafting.mask import GraftMask
-from .grafting.region import LazyTensors, Parameters, Region, Tensors, chosen, named_weights
+from .grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights
 from .grafting.states import copied
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
-from .models.pairs import Pair, Side
+from .models.pairs import Pair, Side, chosen
 from .progress import watched
 
 LOGGER = logging.getLogger("skill_grafting")

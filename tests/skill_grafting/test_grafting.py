@@ -10,8 +10,8 @@ from skill_grafting.grafting import region as numbered
 from skill_grafting.grafting.apply import graft, transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import prune, reset, wise_ft, wise_graft
-from skill_grafting.grafting.region import Elementwise, LazyTensors, Region, pieces
-from skill_grafting.grafting.select import best, ranking, top_k
+from skill_grafting.grafting.region import LazyTensors, Region
+from skill_grafting.grafting.select import Elementwise, best, pieces, ranking, top_k
 from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
 from tests.memory import PeakBytes

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..errors import MaskError, ModelError, ParamsError, require_takes
+from ..errors import MaskError, ParamsError
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
@@ -20,9 +18,6 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
 Tensors = Mapping[str, "Tensor"]
 # names of parameters or modules, as such or as glob patterns (`encoder.*.weight`), or a predicate of the parameter's name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
-# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
-# each of its threads; elsewhere more, as each step has to be started there
-CACHED, PART = 2**17, 2**22
 # of a mask file, whose header has a region
 FORMAT, VERSION = "graft-mask", 2
 
@@ -46,32 +41,6 @@ class LazyTensors(Mapping):
     def __len__(self) -> int:
         """Number of names."""
         return len(self._names)
-
-
-class Elementwise(LazyTensors):
-    """Tensors by name, each number a function of those at its place in the sources, so that they can be had in pieces, too."""
-
-    def __init__(self, names: Iterable[str], function: Callable[..., Tensor], *sources: Tensors) -> None:
-        super().__init__(names, lambda name: function(*(source[name] for source in sources)))
-        self._function, self._sources = function, sources
-
-    def pieces(self, name: str) -> Iterator[Tensor]:
-        """The tensor of a name laid end to end, a piece at a time, in order."""
-        return (self._function(*parts).reshape(-1) for parts in pieces(*(source[name] for source in self._sources)))
-
-
-def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Pieces of tensors of one shape, of the same places of each and in order, which may be written to; whole ones if they aren't contiguous.
-
-    What is done to a piece finds it in the cache, where what is done to whole tensors reads and writes all of them each time.
-    """
-    import torch
-
-    tensors = tuple(tensor.detach() for tensor in tensors)
-    if not all(tensor.is_contiguous() for tensor in tensors):
-        return iter([tensors])
-    size = CACHED * torch.get_num_threads() if tensors[0].device.type == "cpu" else PART
-    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def unwrapped(model: Module) -> Module:
@@ -102,32 +71,6 @@ def named_weights(model: Module) -> dict[str, Parameter]:
         if weight not in names or (name.startswith(inside) and not names[weight].startswith(inside)):
             names[weight] = name
     return {name: weight for weight, name in names.items()}
-
-
-def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
-    """The names that match, or are in a module that does; ModelError if there are none, with the nearest name for a pattern that matches none."""
-    if callable(parameters) and not hasattr(parameters, "named_parameters"):  # which is a module itself
-        require_takes(parameters, setting, "name")
-        found = [name for name in names if parameters(name)]
-    else:
-        patterns = "*" if parameters is None else parameters
-        patterns = [patterns] if isinstance(patterns, str) else patterns
-        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise ParamsError(f"{setting}: {parameters!r} should be names, glob patterns or a function of the name")
-        for pattern in patterns:
-            if not any(_is_of(name, pattern) for name in names):
-                nearest = "".join(
-                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
-                )
-                raise ModelError(f"{setting}: no parameter or module is called {pattern!r}{nearest}")
-        found = [name for name in names if any(_is_of(name, pattern) for pattern in patterns)]
-    if not found:
-        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
-    return found
-
-
-def _is_of(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 @dataclass(frozen=True)

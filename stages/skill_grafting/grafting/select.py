@@ -1,14 +1,42 @@
 """Selects exactly the k parameters with the highest scores, deterministically, also from more scores than fit into memory."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .mask import GraftMask
-from .region import Elementwise, Region, Tensors, pieces
+from .region import LazyTensors, Region, Tensors
+
+# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
+# each of its threads; elsewhere more, as each step has to be started there
+CACHED, PART = 2**17, 2**22
+
+
+class Elementwise(LazyTensors):
+    """Tensors by name, each number a function of those at its place in the sources, so that they can be had in pieces, too."""
+
+    def __init__(self, names: Iterable[str], function: Callable[..., Tensor], *sources: Tensors) -> None:
+        super().__init__(names, lambda name: function(*(source[name] for source in sources)))
+        self._function, self._sources = function, sources
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The tensor of a name laid end to end, a piece at a time, in order."""
+        return (self._function(*parts).reshape(-1) for parts in pieces(*(source[name] for source in self._sources)))
+
+
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces of tensors of one shape, of the same places of each and in order, which may be written to; whole ones if they aren't contiguous.
+
+    What is done to a piece finds it in the cache, where what is done to whole tensors reads and writes all of them each time.
+    """
+    tensors = tuple(tensor.detach() for tensor in tensors)
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        return iter([tensors])
+    size = CACHED * torch.get_num_threads() if tensors[0].device.type == "cpu" else PART
+    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def top_k(region: Region, scores: Tensors, k: int) -> GraftMask:

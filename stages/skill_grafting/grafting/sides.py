@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .apply import difference, put_at, write
 from .mask import GraftMask
-from .region import CACHED, Tensors
+from .region import Tensors
+from .select import CACHED
 
 # tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
 TOGETHER = 4

@@ -30,8 +30,8 @@ from ..errors import ParamsError, TrainingError
 from ..fields import Count, Positive, Rate, Weight
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Elementwise, Region, Tensors, pieces
-from ..grafting.select import best
+from ..grafting.region import Region, Tensors
+from ..grafting.select import Elementwise, best, pieces
 from ..loops import State
 from ..loops import loop as kept_loop
 from .evidence import LocalizerInput, Scores

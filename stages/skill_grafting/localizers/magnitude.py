@@ -5,8 +5,7 @@ import math
 from torch import Tensor
 
 from ..grafting.apply import exact
-from ..grafting.region import Elementwise
-from ..grafting.select import ranking
+from ..grafting.select import Elementwise, ranking
 from .evidence import LocalizerInput
 from .registry import Localizer
 

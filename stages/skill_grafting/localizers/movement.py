@@ -5,8 +5,8 @@ from torch import Tensor
 
 from ..grafting.apply import difference, values_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Elementwise, Region, Tensors
-from ..grafting.select import ranking, top_k
+from ..grafting.region import Region, Tensors
+from ..grafting.select import Elementwise, ranking, top_k
 from .evidence import LocalizerInput
 from .registry import Localizer
 

@@ -71,14 +71,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Named:
-    """A checkpoint under the names of the class that it is loaded as; `stored` leads from these to those in its files.
-
-    Its values are rounded to the types of `rounded_as`, if there is one: one saved in a narrower type was rounded so.
-    """
+    """A checkpoint under the names of the class that it is loaded as; `stored` leads from these to those in its files."""
 
     checkpoint: Checkpoint
     stored: dict[str, str]
-    rounded_as: "Named | None" = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, names: Iterable[str], prefix: str) -> "Named":
@@ -87,9 +83,8 @@ class Named:
         return cls(checkpoint, {name: stored for name, stored in found.items() if stored})
 
     def read(self, name: str) -> Tensor:
-        """A tensor in its own dtype, mapped, or rounded."""
-        values, other = self.checkpoint.read(self.stored[name]), self.rounded_as
-        return values.to(other.read(name).dtype) if other and name in other.stored else values
+        """A tensor in its own dtype, mapped."""
+        return self.checkpoint.read(self.stored[name])
 
     @property
     def types(self) -> set[str]:

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ModelError, ParamsError
+from ..errors import ModelError, ParamsError, require_takes
 from ..fields import GROUPS
 from ..grafting.apply import is_equal, is_finite, is_plain, is_same, write
-from ..grafting.region import Parameters, Region, Tensors, chosen, named_weights, unwrapped
+from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
 from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
 
 LOGGER = logging.getLogger("skill_grafting")
@@ -209,6 +211,32 @@ class Pair:
         others = [name for name in names if name not in GROUPS]
         members = {*(chosen(self.weights, others) if others else ())}
         return lambda name: groups[name] in names or name in members
+
+
+def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
+    """The names that match, or are in a module that does; ModelError if there are none, with the nearest name for a pattern that matches none."""
+    if callable(parameters) and not hasattr(parameters, "named_parameters"):  # which is a module itself
+        require_takes(parameters, setting, "name")
+        found = [name for name in names if parameters(name)]
+    else:
+        patterns = "*" if parameters is None else parameters
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ParamsError(f"{setting}: {parameters!r} should be names, glob patterns or a function of the name")
+        for pattern in patterns:
+            if not any(_is_of(name, pattern) for name in names):
+                nearest = "".join(
+                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
+                )
+                raise ModelError(f"{setting}: no parameter or module is called {pattern!r}{nearest}")
+        found = [name for name in names if any(_is_of(name, pattern) for pattern in patterns)]
+    if not found:
+        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
+    return found
+
+
+def _is_of(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> None:

@@ -1,21 +1,23 @@
 """Two checkpoints of anybody's as they lie on the disk, as a pair to find masks in: one tensor at a time, in their own types."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from ..errors import ModelError
 from ..fields import HEAD
 from ..grafting.apply import write
-from ..grafting.region import LazyTensors, Parameters, Tensors, chosen, named_weights
+from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
 from ..grafting.states import heads_of
 from .anatomy import ModelSpec, shapes_of
 from .blocks import groups_in
 from .checkpoints import Checkpoint, Named
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
 from .loading import CLASSES, load_model
-from .pairs import Pair
+from .pairs import Pair, chosen
 from .structure import new_head
 from .tokenizing import other_reading
 
@@ -48,8 +50,11 @@ class StoredPair(Pair):
     @property
     def compared(self) -> Tensors:
         """The base's values in the types of the tuned ones, by which alone they were moved: rounding is no movement."""
-        rounded = replace(self.base, rounded_as=self.tuned)
-        return LazyTensors(self.before, rounded.read)
+
+        def rounded(name: str) -> Tensor:
+            return self.before[name].to(self.after[name].dtype) if name in self.after else self.before[name]
+
+        return LazyTensors(self.before, rounded)
 
     @property
     def origin(self) -> dict[str, str | None]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..errors import ModelError, ParamsError
 from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region, pieces
+from ..grafting.region import Region
+from ..grafting.select import pieces
 from ..localizers.movement import distance
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
 from ..models.comparing import listed
