@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_grafting.grafting import region as numbered
+from skill_grafting.grafting import select as numbered
 from skill_grafting.grafting.apply import graft, transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import prune, reset, wise_ft, wise_graft

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from skill_grafting.api import localize
 from skill_grafting.errors import ParamsError, TrainingError
-from skill_grafting.grafting import region as numbered
+from skill_grafting.grafting import select as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
