@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -415,8 +416,10 @@ def cluster(toy) -> Any:
 
     yield address, worker
     for process in started:
-        process.terminate()
-    for process in started:
+        with suppress(psutil.NoSuchProcess):  # one that a test has killed
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
         process.wait(60)
 
 
