@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items):
     """Files whose tests mostly wait come first: beside them the others keep the cores busy, and no worker is alone with one at the end."""
-    items.sort(key=lambda item: item.path.name not in ("test_dvc.py", "test_run.py"))
+    items.sort(key=lambda item: item.path.name not in ("test_dvc.py", "test_run.py", "test_installed.py"))
 
 
 @pytest.fixture(scope="session", autouse=True)
