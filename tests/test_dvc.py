@@ -123,6 +123,7 @@ def test_every_file_that_a_stage_opens_is_among_its_dependencies(story, log):
         seen.setdefault(file.name.split(".")[0], set()).update(map(source_of, lines))
     assert {*seen} == {"fetch", "model", "summary", *CELL_STAGES, *SEED_STAGES}
     check = {*map(str, closure(*(path.relative_to(ROOT) for path in ROOT.glob("stages/**/settings.py")))), "params.yaml"}
+    check.add("dvc.yaml")  # DVC itself runs a stage whose entry has changed
     for name, opened in seen.items():
         entry = next(lock[cell] for cell in (name, f"{name}@{ONE}", f"{name}@13") if cell in lock)
         known = [item["path"] for kind in ("deps", "outs") for item in entry.get(kind, [])]
