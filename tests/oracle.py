@@ -75,7 +75,7 @@ def study_claims(of: Figures):
     """The same of the study, where the sizes of one claim are a family."""
     tuned = of.means("study/anchor", "variant", "ece", "where == 'id'").finetuned
     for size in sorted(of.read("study/sweep").sparsity.unique()):
-        own, at = f"sparsity == {size} and variant == 'grafted' and where == ", f"{100 * size:.2f} %"
+        own, at = f"sparsity == {size} and variant == 'grafted' and where == ", f"{100 * size:.{2 + (size < 0.001)}f} %"
         score, ece, kept = (of.means("study/sweep", "localizer", name, f"{own}'id'") for name in ("score", "ece", "retained"))
         for a, b, rival in PAIRS:
             if {a, b} <= {*score}:

@@ -379,8 +379,9 @@ def region_overlaps(frames: Frames) -> pd.DataFrame:
     """How much of a task's learned region lies in another's, and in their own of other seeds (`own`, mean of both; undefined for one seed)."""
     among, between = (frames[f"{axis}_overlap"].query("localizer == @LEARNED") for axis in ("seed", "task"))
     own = among.groupby(["sparsity", "task"]).overlap.mean()
-    sides = [between.join(own.rename("own"), on=["sparsity", side]).own for side in ("first", "second")]
-    return between.assign(own=(sides[0] + sides[1]) / 2)
+    places = (pd.MultiIndex.from_frame(between[["sparsity", side]]) for side in ("first", "second"))
+    first, second = (own.reindex(place).to_numpy() for place in places)
+    return between.assign(own=(first + second) / 2)
 
 
 def places(frames: Frames) -> pd.DataFrame:

@@ -649,6 +649,9 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
     assert (line.own, line.overlap) == pytest.approx((0.3, 0.1))
     [line] = region_overlaps(frames | {"seed_overlap": pd.DataFrame(own[:1])}).itertuples()
     assert line.own != line.own, "without its own there is nothing to compare"
+    none = {name: frame.query("localizer == 'movement'").astype({"sparsity": object} if name == "seed_overlap" else {}) for name, frame in frames.items()}
+    assert region_overlaps(none).empty, "a study without learned masks, of one seed"
+
 
 
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
