@@ -104,8 +104,9 @@ def reference(base: nn.Module, tuned: nn.Module, mask: sg.GraftMask) -> dict[str
     for name, before in {**named_weights(base), **dict(base.named_buffers())}.items():
         whole = (name.startswith("head.") and name not in mask.region.shapes) or name in dict(base.named_buffers())
         inside = mask.dense().get(name, torch.zeros(before.shape, dtype=torch.bool))
-        if name in base._non_persistent_buffers_set and after[name].dtype != before.dtype and before.dtype.itemsize < 4:
-            made[name] = before  # a table that the model makes itself, in a type that doesn't hold the other's
+        narrow = name in after and after[name].dtype != before.dtype and before.dtype.itemsize < 4
+        if name in base._non_persistent_buffers_set and (narrow or name not in after):
+            made[name] = before  # a table that the model makes itself, in a type that doesn't hold the other's, or that the other lacks
             continue
         made[name] = after[name].to(before.dtype) if whole else torch.where(inside, after[name].to(before.dtype), before)
     return made
