@@ -20,7 +20,7 @@ from stages.workflow.core import paths
 
 from .report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
 from .report.publish import load_report, report_folders
-from .report.spec import Frames, Spec, fill, rows_of
+from .report.spec import Frames, Spec, fill, result, rows_of
 from .report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ class Section:
     @cached_property
     def sentence(self) -> str:
         """The result."""
-        return fill(self.spec, self.spec.sentence, "sentence", **self.facts)
+        return result(self.spec, self.facts)
 
     @cached_property
     def setting(self) -> str:

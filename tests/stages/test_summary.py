@@ -32,7 +32,8 @@ from stages import summary as stage
 from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
-from stages.workflow.report.spec import load_frames, read_spec
+from stages.workflow.report.spec import NO_RESULT, heading, load_frames, read_spec, result
+from stages.workflow.report.stats import Mean
 
 ROOT = Path(__file__).parents[2]
 SPECS, _ = resolve_tasks({})
@@ -380,9 +381,22 @@ def test_a_single_seed_has_no_deviation_and_a_worthless_model_no_share():
     frames = derived(["movies"], [1])
     assert "grafted_retained" not in headline(SPEC, frames)
     told = markdown(SPEC, frames)
-    assert "keep n/a % of the fine-tuned score" in told
+    assert told.splitlines()[2] == NO_RESULT
     assert "nan" not in told and "(" not in next(line for line in told.splitlines() if line.startswith("| movies"))
     assert {claim.verdict for claim in judge(SPEC, frames)} == {"not measurable"}
+
+
+def test_what_has_no_number_is_left_out_of_a_result():
+    spec = SPEC.model_copy(
+        update={"sentence": "A graft keeps {kept:percent} %, with an error of {error:percent} %. The largest {most:percent} %."}
+    )
+    assert result(spec, {"kept": 0.9, "error": 0.1, "most": 1.0}) == "A graft keeps 90.0 %, with an error of 10.0 %. The largest 100.0 %."
+    none = Mean(0, None, None)
+    assert result(spec, {"kept": 0.9, "error": none, "most": 1.0}) == "A graft keeps 90.0 %. The largest 100.0 %."
+    assert result(spec, {"kept": none, "error": 0.1, "most": 1.0}) == "The largest 100.0 %."
+    assert result(spec, {"kept": none, "error": 0.1, "most": none}) == NO_RESULT
+    assert heading(spec, "Score {kept:percent} %", "title", kept=none) == "Score n/a %"
+    assert heading(spec, "At first {kept:percent}, then {error:percent} %", "title", kept=0.9, error=none) == "At first 90.0"
 
 
 def test_a_report_is_the_same_whatever_its_tasks_are_called():

@@ -25,7 +25,7 @@ from matplotlib.transforms import ScaledTranslation
 from skill_grafting.words import small_percent
 from stages.workflow.report.formats import counts
 
-from .spec import Figure, Frames, Spec, by_line, fill, groups_of, named, rows_of, texts_of
+from .spec import Figure, Frames, Spec, by_line, fill, groups_of, heading, named, rows_of, texts_of
 from .stats import estimate
 from .tables import facts_of
 
@@ -150,8 +150,8 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
                     plot = _Plot(spec, frames, _of_one(figure, own), own)
                     drawn = KINDS[figure.kind](plot)
                     shown = {**texts_of(own), **facts, **{column: plot.text(value) for column, value in part.items()}}
-                    title, caption = (fill(spec, text, key, **shown) for text in (figure.title, figure.caption))
-                    _frame(drawn, title, f"{caption} {plot.marks()}")
+                    caption = fill(spec, figure.caption, key, **shown)
+                    _frame(drawn, heading(spec, figure.title, key, **shown), f"{caption} {plot.marks()}")
                     yield "_".join([name, *map(str, part.values())]), drawn
 
 

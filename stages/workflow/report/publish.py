@@ -14,7 +14,7 @@ from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 
 from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
-from .spec import Frames, Spec, fill, load_frames, read_spec
+from .spec import Frames, Spec, fill, load_frames, read_spec, result
 from .tables import Rendered, facts_of, render
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
@@ -89,7 +89,7 @@ def markdown(spec: Spec, frames: Frames) -> str:
 def _sentence(spec: Spec, frames: Frames, facts: Mapping[str, Any]) -> str:
     """The result, or that nothing was measured."""
     measured = any(len(frame) for name, frame in frames.items() if name not in ("run", "facts", "paper"))
-    return fill(spec, spec.sentence, "sentence", **facts) if measured else "Off: the settings ask for nothing here."
+    return result(spec, facts) if measured else "Off: the settings ask for nothing here."
 
 
 def _table(table: Rendered) -> str:

@@ -4,6 +4,7 @@ Every derived quantity is a column of a tidy frame (the script of a pipeline's r
 and a claim the difference of two groups.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from skill_grafting.errors import GraftError, did_you_mean, plain_problem
-from skill_grafting.words import words
+from skill_grafting.words import UNKNOWN, words
 from skill_grafting.yaml12 import load_yaml
 from stages.workflow.report.formats import Template
 
@@ -23,6 +24,7 @@ NAMES = (
     *("task", "test_set", "trained_on", "scored_on", "source", "target", "control", "first", "second", "pair"),
     *("group", "order", "after", "method", "localizer"),
 )
+NO_RESULT = "The numbers that this report leads with are undefined or were not asked for; what was measured follows."
 
 
 class SpecError(GraftError):
@@ -287,6 +289,30 @@ def groups_of(spec: Spec, rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tup
     for value in spec.ordered(parts):
         for values, found in groups_of(spec, parts[value], by[1:]):
             yield {by[0]: value, **values}, found
+
+
+def result(spec: Spec, facts: Mapping[str, Any]) -> str:
+    """What the report found, in words, without what has no number here."""
+    return _defined(fill(spec, spec.sentence, "sentence", **facts)) or NO_RESULT
+
+
+def heading(spec: Spec, text: str, key: str, **facts: Any) -> str:
+    """The title of a figure, without what has no number here, if anything else is in it."""
+    title = fill(spec, text, key, **facts)
+    return _defined(title) or title
+
+
+def _defined(text: str) -> str:
+    """The text with each sentence ended before its first part without a number; one whose first part has none goes."""
+    return " ".join(filter(None, map(_defined_sentence, re.split(r"(?<=[.]) ", text))))
+
+
+def _defined_sentence(sentence: str) -> str:
+    known, unknown, after = sentence.partition(UNKNOWN)
+    if not unknown:
+        return sentence
+    parts = re.split(r"[;,] ", known)[:-1]
+    return known[: len(", ".join(parts))] + "." * after.endswith(".") if parts else ""
 
 
 def fill(spec: Spec, text: str, key: str, **fields: Any) -> str:
