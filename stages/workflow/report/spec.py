@@ -24,7 +24,7 @@ NAMES = (
     *("task", "test_set", "trained_on", "scored_on", "source", "target", "control", "first", "second", "pair"),
     *("group", "order", "after", "method", "localizer"),
 )
-NO_RESULT = "The numbers that this report leads with are undefined or were not asked for; what was measured follows."
+NO_RESULT = "The numbers that this report leads with were not asked for or are undefined; what was measured follows."
 
 
 class SpecError(GraftError):
