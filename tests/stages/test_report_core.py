@@ -350,6 +350,19 @@ def test_every_kind_of_figure_is_drawn_twice_with_the_same_bytes(kind, tmp_path)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+def test_whiskers_of_shares_end_at_0_and_100_and_dots_in_one_place_stand_apart():
+    rows = frame(x=(0.1, 1.0, 1.0), y=(0.1, 0.4, 0.9))
+    [(_, drawn)] = draw_all(spec(figures={"f": ABOUT | FIGURES["lines"] | {"kind": "lines"}}), {"rows": rows})
+    ends = [end for bars in drawn.axes[0].containers for line in bars.lines[2] for path in line.get_segments() for end in path[:, 1]]
+    assert ends and max(ends) == pytest.approx(100), "and 136 % without"
+    [(_, drawn)] = draw_all(spec(figures={"f": ABOUT | FIGURES["dots"] | {"kind": "dots"}}), {"rows": rows})
+    dots = [tuple(map(float, (*bars.lines[0].get_xdata(), *bars.lines[0].get_ydata()))) for bars in drawn.axes[0].containers]
+    together = [dot for dot in dots if dot[0] == pytest.approx(10)]
+    assert len(together) == 2 and len({height for _, height in together}) == 2
+    assert {height for score, height in dots if score == pytest.approx(40)} == {2.0}, "one alone stays in its row"
+    assert all(not bars.has_xerr for bars in drawn.axes[0].containers), "no whiskers in a legend that no dot has"
+
+
 def test_a_heat_map_of_nothing_but_its_centre_is_drawn():
     figure = ABOUT | FIGURES["heatmap"] | {"kind": "heatmap", "centre": 1}
     [(_, drawn)] = draw_all(spec(figures={"f": figure}), {"rows": frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))})

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import matplotlib
@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
@@ -47,6 +48,7 @@ SETTINGS = {
 }  # fmt: skip
 WIDTH, ROW, PANEL, TITLE, DPI = 9.0, 0.27, 2.3, 0.28, 150  # inches
 LINE, LONGEST = 0.2, 82  # of a title: inches of a further line, characters of one
+NEAR, ABOVE = 0.012, 0.36  # dots nearer than this share of the width stand so many rows above each other
 APART = 2.5  # points (1/72 inch) between the whiskers of two lines
 
 Part = tuple[dict[str, Any], pd.DataFrame]  # the value of a panel's column, and its rows
@@ -81,7 +83,11 @@ class _Plot:
             )
         sample = counts(**{name: number for name in ("task", "pair", "seed") if (number := self.count([name]))})
         told = ", ".join(notes)
-        return "; ".join(filter(None, [told[:1].upper() + told[1:], f"n = {sample}" if sample else ""]))
+        return "; ".join(
+            filter(
+                None, [told[:1].upper() + told[1:], f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{sample}" if sample else ""]
+            )
+        )
 
     @property
     def panels(self) -> list[Part]:
@@ -106,6 +112,17 @@ class _Plot:
         for place, (hue, look) in enumerate(self.looks.items()):
             own = rows[rows[self.figure.hue] == hue] if self.figure.hue else rows
             yield place - (len(self.looks) - 1) / 2, look, own
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Between which values all lie: 0 and 1 of shares, and without an end where one is beyond it."""
+        values = self.rows[self.figure.value].astype(float)
+        return 0 if values.min() >= 0 else -np.inf, 1 if values.max() <= 1 else np.inf
+
+    def whiskers(self, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+        """How far each whisker goes down and up, at most to the end of all values; of shape (2, n)."""
+        lowest, highest = self.bounds
+        return np.array([np.minimum(spreads, means - lowest), np.minimum(spreads, highest - means)])
 
     def text(self, value: Any) -> str:
         """A group's name for people."""
@@ -169,11 +186,16 @@ def _of_one(figure: Figure, rows: pd.DataFrame) -> Figure:
 
 
 def _frame(drawn: Drawing, title: str, caption: str) -> None:
-    room, lines = drawn.get_suptitle(), textwrap.wrap(title, LONGEST)  # the room are empty lines, for a legend
+    room, lines = (
+        drawn.get_suptitle(),
+        textwrap.wrap(title, LONGEST, break_on_hyphens=False),
+    )  # the room are empty lines, for a legend
     for legend in drawn.legends:
         legend.set_bbox_to_anchor((0.0, 1 - (TITLE + LINE * (len(lines) - 1)) / drawn.get_figheight()))
     drawn.suptitle("\n".join(lines) + room, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    drawn.supxlabel("\n".join(textwrap.wrap(caption, 125)), x=0.01, ha="left", fontsize=9, color="#444444")
+    drawn.supxlabel(
+        "\n".join(textwrap.wrap(caption, 125, break_on_hyphens=False)), x=0.01, ha="left", fontsize=9, color="#444444"
+    )
 
 
 def _grid(columns: int, panels: int, height: float, room: float, **options: Any) -> tuple[Drawing, list[Axes]]:
@@ -233,18 +255,29 @@ def _dot_rows(
         size = 11 if whole else 7
         shown = look if place == 0 else look | {"label": None}
         edge = {"markeredgecolor": "white" if figure.mean else look["color"]}
-        if not figure.mean:
-            edge["xerr"] = np.nan if value.sd is None else 100 * value.sd
+        if not figure.mean and value.sd is not None:
+            edge["xerr"] = 100 * plot.whiskers(np.array([value.mean]), np.array([value.sd]))
         panel.errorbar(100 * value.mean, place + aside, markersize=size, **edge, **bars, **shown)
 
 
 def _join(panel: Axes, rows: int) -> None:
-    """A line from the first to the last dot of each row; the mean stands apart."""
-    means = [(bars.lines[0].get_xdata()[0], bars.lines[0].get_ydata()[0]) for bars in panel.containers]
+    """A line from the first to the last dot of each row, where dots in one place stand above each other; the mean stands apart."""
+    dots = sorted((bars.lines[0] for bars in panel.containers), key=_place)
+    near = NEAR * (_place(dots[-1]) - _place(dots[0]))
     for row in range(rows):
-        own = [x for x, y in means if y == row]
-        panel.plot([min(own), max(own)], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
+        own = [dot for dot in dots if dot.get_ydata()[0] == row]
+        panel.plot([_place(own[0]), _place(own[-1])], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
+        heaps = [own[:1]]
+        for before, dot in pairwise(own):
+            heaps[-1].append(dot) if _place(dot) - _place(before) < near else heaps.append([dot])
+        for heap in heaps:
+            for above, dot in enumerate(heap):
+                dot.set_ydata([row + ABOVE * (above - (len(heap) - 1) / 2)])
     panel.axhline(0.5, color="#DDDDDD", linewidth=0.8, zorder=0)
+
+
+def _place(dot: Line2D) -> float:
+    return dot.get_xdata()[0]
 
 
 # --- Lines and paths -----------------------------------------------------------------------------------------------
@@ -296,10 +329,11 @@ def _lines(plot: _Plot) -> Drawing:
                 if not np.isnan(spreads).all():  # so that whiskers can be told from those of others
                     aside = ScaledTranslation(APART * place / 72, 0, drawn.dpi_scale_trans)
                     bars["transform"] = panel.transData + aside
-                    ends = [100 * (means + side * np.nan_to_num(spreads)) for side in (-1, 1)]
-                    panel.update_datalim(np.column_stack([np.tile(xs, 2), np.concatenate(ends)]))
+                    bars["yerr"] = 100 * plot.whiskers(means, spreads)
+                    ends = 100 * means + np.nan_to_num(bars["yerr"]) * [[-1], [1]]
+                    panel.update_datalim(np.column_stack([np.tile(xs, 2), ends.ravel()]))
                     panel.autoscale_view()
-                panel.errorbar(xs, 100 * means, 100 * spreads, **bars)
+                panel.errorbar(xs, 100 * means, **bars)
         plot.levels(panel, part)
         plot.scale(panel)
         _titled(plot, panel, part)
@@ -349,7 +383,8 @@ def _with_legend(drawn: Drawing, axes: Sequence[Axes]) -> Drawing:
         place = {"loc": "upper left", "bbox_to_anchor": (0.0, 1 - TITLE / drawn.get_figheight())}
         legend = drawn.legend(found.values(), found.keys(), ncols=columns, fontsize=9, borderaxespad=0.3, **place)
         legend.set_in_layout(False)  # the lines below the title leave room for it
-        drawn.suptitle("\n" * math.ceil(len(found) / columns))
+        titled = any(panel.get_title(loc="left") for panel in axes)
+        drawn.suptitle("\n" * (math.ceil(len(found) / columns) + titled))
     return drawn
 
 
@@ -368,9 +403,10 @@ def _heatmaps(plot: _Plot) -> Drawing:
         columns = names if {*names} == {*others} else others  # of the same things in the same order
         tables.append((part, 100 * (means if figure.box else means.reindex(index=names, columns=columns))))
     wide = max(len(table.columns) for _, table in tables)
-    across = min(3 if wide <= 6 else 2, len(tables))
+    even = len({len(table) for _, table in tables}) == 1
+    across = min(3 if wide <= 6 else 2, len(tables)) if even else 1  # a low panel beside a high one would float
     # inches; beside the panels stand the rows' names and the colours
-    cell = min(0.4, ((WIDTH - 2.2) / across - 0.2) / wide)
+    cell = min(0.4 if even else 0.46, ((WIDTH - 2.2) / across - 0.2) / wide)
     tall = [max(len(table) for _, table in tables[first : first + across]) for first in range(0, len(tables), across)]
     heights = [max(cell * rows + (1.2 if figure.x_label else 1.1), 1.2) for rows in tall]
     drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.2, height_ratios=heights)
