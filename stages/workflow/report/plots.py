@@ -148,7 +148,7 @@ class _Plot:
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter("{x:g}")
         elif self.figure.x and pd.api.types.is_integer_dtype(self.rows[self.figure.x]):
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
