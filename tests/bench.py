@@ -263,7 +263,7 @@ LIMITS = {
     "movement / both models read once": 15.0, "movement / the paper's code": 0.2, "movement / cat and topk": 0.5,
     "mask, each step rated / bare passes": 1.35, "mask, each step rated / the paper's train_graft": 0.9,
     "FISH scores / its code": 0.9, "sg.fisher / FISH's code": 1.15,
-    "sg.merge, TIES / by tensor": 0.9, "sg.merge, arithmetic / by tensor": 5.0, "sg.merge, DARE / by tensor": 2.7,
+    "sg.merge, TIES / by tensor": 0.9, "sg.merge, arithmetic / by tensor": 1.5, "sg.merge, DARE / by tensor": 2.0,
     "graft apply / by hand": 2.0, "opening a patch / PeftModel.from_pretrained": 1.2,
     "fine-tuning / bare loop": 1.15, "fine-tuning / Trainer": 1.0,
 }  # fmt: skip

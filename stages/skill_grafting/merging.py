@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import AS_BITS, difference, is_finite, is_same, is_whole, widest
+from .grafting.apply import AS_BITS, difference, is_finite, is_plain, is_same, is_whole, widest
 from .grafting.mask import GraftMask, StoredMask, require_mask
 from .grafting.modules import fitting
 from .grafting.region import Region, Tensors, named_weights, unwrapped
@@ -102,7 +102,8 @@ def _require_settings(how: str, alpha: float, share: float | None, strictness: f
 
 def _moved_along(vector: "Vector", scale: float, piece: Piece) -> Tensor:
     moved = vector(piece)
-    return torch.where(moved == 0, piece.before, _shifted(piece.before, moved, scale))
+    along = _shifted(piece.wide, moved, scale).to(piece.before.dtype)
+    return torch.where(moved == 0, piece.before, along)
 
 
 def _unmoved(rule: str, piece: Piece) -> Tensor:
@@ -160,7 +161,7 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
 
 
 def _require_finite(name: str, how: str, start: Tensor, values: Tensor) -> None:
-    if not bool((is_finite(values) | is_same(start, values)).all()):
+    if not is_plain(values) and not bool((is_finite(values) | is_same(start, values)).all()):
         raise MaskError(f"{name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
 
 
@@ -307,7 +308,7 @@ def _shifted(values: Tensor, vector: Tensor, alpha: float = 1.0, wide: bool = Fa
     """values + alpha * vector in the type of the values, or the `wide` one in which it is summed; whole numbers are rounded at the end."""
     if is_whole(values):
         return (values.long() + (alpha * vector).round().long()).to(values.dtype)
-    made = widest(values) + alpha * vector
+    made = widest(values) + (vector if alpha == 1 else alpha * vector)
     return made if wide else made.to(values.dtype)
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .apply import difference, put_at, write
+from .apply import difference, is_whole, put_at, widest, write
 from .mask import GraftMask
 from .region import Tensors
 from .select import CACHED
@@ -60,9 +60,14 @@ class Piece:
         put_at(after, where, values)
         return after
 
+    @cached_property
+    def wide(self) -> Tensor:
+        """The base's values in float64, whole numbers as they are."""
+        return _wide(self.before)
+
     def moved(self, task: str) -> Tensor:
         """How far the task's values are from the base's, in float64."""
-        return difference(self.before, self.after(task), wide=True)
+        return difference(self.wide, _wide(self.after(task)), wide=True)
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
         """Write values for these places into the whole tensor."""
@@ -88,6 +93,10 @@ def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side]) -> Iterator[
         own = flat[start:stop].cpu()
         given = {task: (_within(at, indices), values) for task, (indices, values) in parts.items()}
         yield Piece(name, start, stop, at, own if at is None else own[at], given)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if is_whole(values) else widest(values)
 
 
 def _part(

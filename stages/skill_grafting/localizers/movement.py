@@ -1,5 +1,7 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,7 +10,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, ranking, top_k
 from .evidence import LocalizerInput
-from .registry import Localizer
+from .registry import Budget, Localizer
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
@@ -44,6 +46,13 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
 
 class Movement(Localizer):
     """The parameters that moved most in fine-tuning."""
+
+    def find(self, evidence: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
+        """The mask of each budget; that of a single one needs no order, unless it is refined."""
+        if len(budgets) != 1 or type(self) is not Movement:
+            return super().find(evidence, budgets)
+        given = evidence()
+        return [movement_mask(given.pretrained, given.finetuned, given.region, budgets[0].k)]
 
     def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""
