@@ -356,6 +356,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     marked = [f"{mark} {MARKED[metric]}" for metric, mark in MARKS.items() if metric in {*tasks.metric}]
     macro, tuned = tasks.task[tasks.macro], scores[scores.variant == FINETUNED]
     several = ", ".join(f"{task} {n:,}" for task, n in rows.items())
+    heads = [*masks.head_parameters[masks.head_parameters > 0]][:1]
     return {
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
         "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
@@ -367,9 +368,8 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "searched": _searched(masks),
-        "with_head": " with a trained head of {:,.0f} parameters".format(*heads)
-        if (heads := [*masks.head_parameters[masks.head_parameters > 0]][:1])
-        else "",
+        "with_head": " with a trained head of {:,.0f} parameters".format(*heads) if heads else "",
+        "same_head": " with the same head" if heads else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }
 

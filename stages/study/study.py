@@ -228,7 +228,7 @@ def _region_size(frames: Frames) -> float | None:
 
 
 def _above_baselines(anchor: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
-    """By how much scores are above the pretrained model with the same head, and above always the same label."""
+    """By how much scores are above the pretrained model, and above always the same label."""
     start, constant = (_tested(anchor, variant=name).set_index(CELL) for name in (PRETRAINED, FINETUNED))
     best = start.score.to_frame("start").join(constant.constant).max(axis=1).rename("best")
     return (rows.score - rows.join(best, on=CELL).best).where(rows["where"] == "id")

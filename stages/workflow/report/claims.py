@@ -23,8 +23,8 @@ HOW_JUDGED = (
     "side of the limit, and does not hold if it lies on the other side. It is not shown, that is, not statistically significant, if the interval "
     "contains the limit; (Holm) marks claims whose own interval excludes the limit, but not after correction for all claims of the family. A claim "
     "is not measurable with fewer than four tasks (or pairs of tasks that share none), or if its control fails. For most claims the control is that "
-    "training gains significantly over the pretrained model with the same head and over predicting one label for all rows. With one seed the "
-    "interval includes the noise between seeds."
+    "training gains significantly over the pretrained model (under the trained head, where there is one) and over predicting one label for all "
+    "rows. With one seed the interval includes the noise between seeds."
 )
 ONE_TASK = (
     "With a single task there is no interval over tasks, so no claim is judged. The bootstrap intervals are over the task's test rows and "
