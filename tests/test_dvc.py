@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::Depr
 
 SETTINGS = TINY | {"finetune": {"max_steps": 200}, "runtime": {"threads": 1, "checkpoint_seconds": 0.1}}
 ONE = "movies-13"
-TO_MASK = {"fetch", "model"} | stages_of(ONE, of_cell=("sample", "finetune", "mask"), of_seed=())
+TO_FINETUNED = {"fetch", "model"} | stages_of(ONE, of_cell=("sample", "finetune"), of_seed=())
 MADE = ("data", "models", "masks", "metrics", "plots")
 SAID = "edited while this ran; nothing is recorded, run `dvc repro` again"
 State = tuple[Run, dict[str, Any], dict[str, bytes]]  # a run, and the lock and the files after it
@@ -71,8 +71,8 @@ def story(original, log) -> dict[str, State]:
 
 @pytest.fixture(scope="module")
 def killed(original) -> dict[str, State]:
-    """A copy in which DVC runs a cell: its fine-tuning is killed, then goes to its end."""
-    copy, words = clone(original, "killed"), ("dvc", "repro", f"mask@{ONE}")
+    """A copy in which DVC runs a cell up to its fine-tuning, which is killed, then goes to its end."""
+    copy, words = clone(original, "killed"), ("dvc", "repro", f"finetune@{ONE}")
     kept = copy.folder / paths.CHECKPOINTS / f"finetune@{ONE}"
 
     process = copy.start(*words)
@@ -149,12 +149,12 @@ def test_a_killed_stage_loses_nothing_that_was_finished_and_goes_on_where_it_was
     assert "exited with -9" in run.text and {*lock} == {"fetch", "model", f"sample@{ONE}"}
     assert not [name for name in files if name.startswith(str(paths.finetuned("movies", 13)))]
     assert f"finetune@{ONE}: resumes at step " in after.text
-    assert {*after.executed} == TO_MASK - {*lock}
+    assert {*after.executed} == TO_FINETUNED - {*lock}
 
 
 def test_dvc_comes_to_the_bytes_of_the_runner_also_after_a_kill(story, killed):
     (_, expected, files), (_, lock, made) = story["first"], killed["finished"]
-    assert {*lock} == TO_MASK and lock == {name: expected[name] for name in lock}
+    assert {*lock} == TO_FINETUNED and lock == {name: expected[name] for name in lock}
     assert made.items() <= files.items() and len(made) > 20
 
 

@@ -305,7 +305,7 @@ def test_no_two_threads_ask_for_an_exit_code_at_once(tmp_path):
 
 
 def test_forks_end_with_a_runner_that_was_killed_and_what_was_done_before_comes_back_from_the_run_cache(toy):
-    write_graph({"left": [], "parent": ["left"]}, 4, "python -m stage")
+    write_graph({"left": [], "parent": ["left"]}, 2, "python -m stage")
     process = working(toy)
     process.kill()
     process.communicate(timeout=60)
@@ -433,7 +433,7 @@ def test_a_stop_leaves_the_workers_and_one_that_is_killed_costs_nothing(toy, clu
     wait_for(lambda: not has_process(toy, CHILD_OF_STAGE), 20)
     assert first.poll() is second.poll() is None and not Path("runs.jsonl").exists()
     names = [f"stage{number}" for number in range(6)]
-    write_graph({name: [] for name in names}, 1.5)
+    write_graph({name: [] for name in names}, 1)
     process = start("--scheduler", address, "--workers", "2")
     wait_for(lambda: Path("runs.jsonl").exists(), 120)
     # all at once, as when a machine goes: the nanny, and the worker that it would start again
