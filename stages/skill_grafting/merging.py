@@ -22,6 +22,7 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from math import isfinite
@@ -42,6 +43,7 @@ from .grafting.states import copied, require_fit
 from .localizers.movement import distance
 from .runtime import derive_seed
 
+LOGGER = logging.getLogger("skill_grafting")
 Models = Mapping[str, Tensors]
 AVERAGE, ARITHMETIC, TIES, DARE, CONSENSUS = VECTORS = ("average", "arithmetic", "ties", "dare", "consensus")
 # least number of tasks that have to select a parameter
@@ -147,6 +149,10 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
         )
         raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
     require_mask(mask, weights)
+    if whole := [*getattr(entry, "head", ())]:
+        LOGGER.warning(
+            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
+        )
     if callable(require := getattr(entry, "require", None)):
         require(base)  # the one that the patch was made from
     for name, indices in mask.indices.items():

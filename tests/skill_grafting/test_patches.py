@@ -432,7 +432,8 @@ def test_what_an_adapter_can_t_hold_is_refused_with_its_count_or_left_out(standa
     at, to = standard.mask.mask.indices, tmp_path / "to"
     count = sum(len(at[name]) for name in at if name.endswith("bias") and "Norm" not in name)
     line = refused(capsys, "export", MASK, "--as", "peft", "--to", to)
-    assert count and line.startswith(f"a peft adapter can't hold {count} of 400 values; --leave-out leaves these")
+    assert count and line.startswith(f"a peft adapter, which holds linear weights and norms, can't hold {count} of 400 values (of ")
+    assert "bias, ...); --leave-out (in Python leave_out=True) leaves these" in line
     assert f"left out: {count} of 400 values\n" in export(capsys, MASK, "--as", "peft", "--leave-out", "--to", to)
     assert f"left out: {count} of 400" in (to / CARD).read_text()
     norms = store_part(standard, tmp_path / "norms", lambda name: "Norm" in name)

@@ -113,9 +113,8 @@ def test_selecting_the_whole_region_is_dense_training_bit_for_bit(make_cell, pla
 
 @pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
 def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
-    kept, make = [], course._optimizer
+    cell, kept, make = make_cell("prompt"), [], course._optimizer
     monkeypatch.setattr(course, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
-    cell = make_cell("prompt")
     run(cell, replace(plan, steps=2), some(cell.region, 37))
     states = kept[0][0].state.values()
     vectors = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]

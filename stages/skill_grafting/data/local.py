@@ -128,6 +128,8 @@ def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], setting: s
     if bad:
         more = [f"and {len(bad) - MOST_SHOWN:,} more"] * (len(bad) > MOST_SHOWN)
         renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
+        if not renamed and any(isinstance(row, str) and row.startswith("the label") for row in rows):
+            renamed = f"; in the pipeline task.{spec.name}.relabel renames labels and drops rows of all others"
         labels = [f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"] * bool(spec.labels)
         count = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
         raise DataError("\n  ".join([f"{path}: {count} can't be used", *bad[:MOST_SHOWN], *more, *labels]))

@@ -51,7 +51,7 @@ def open_mask(path: Path, framework: str = "np") -> Iterator[tuple[dict[str, Any
     if path.is_dir():
         raise MaskError(f"{path}: is a folder; name the file in it")
     if not path.exists():
-        raise MaskError(f"{path}: no such mask; in the pipeline `dvc repro` makes it")
+        raise MaskError(f"{path}: no such mask{'; `dvc repro` makes it' if path.parts[0] == 'masks' else ''}")
     note(path)
     try:
         with safe_open(path, framework=framework) as file:

@@ -164,7 +164,7 @@ def original(name: str, changes: Mapping[str, Any], place: str = "") -> str:
     if name in NAMES:
         return name
     if "of" not in changes:
-        known = f"known: {', '.join(NAMES)}; a variant of one says `of`"
+        known = f"known: {', '.join(NAMES)}" + ("; a variant of one says `of`" if place else "")
         raise ParamsError(f"{place}{name}: unknown localizer{did_you_mean(name, NAMES)}; {known}")
     if (of := changes["of"]) not in NAMES:
         raise ParamsError(

@@ -39,8 +39,10 @@ def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out:
     linear, norms, left = _holders(patch, model)
     missing = f"{sum(len(indices[name]) for name in left):,} of {patch.mask.selected:,} values"
     if left and not leave_out:
-        hint = "--leave-out leaves these as they were pretrained, and a mask in linear weights has none"
-        raise MaskError(f"a peft adapter can't hold {missing}; {hint}")
+        hint = "--leave-out (in Python leave_out=True) leaves these as they were pretrained"
+        raise MaskError(
+            f"a peft adapter, which holds linear weights and norms, can't hold {missing} (of {left[0]}, ...); {hint}"
+        )
     if not linear:
         raise MaskError("the patch selects nothing in the weights of linear layers, which an adapter is made of")
     deltas, exactness = _deltas(patch, weights, linear)

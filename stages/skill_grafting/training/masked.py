@@ -115,6 +115,8 @@ def masked_optimizer(model: nn.Module, mask: GraftMask, make: Callable[..., Opti
             why = "was made in inference mode" if weight.is_inference() else "is frozen"
             hint = "load the model outside of it" if weight.is_inference() else "requires_grad_(True) thaws it"
             raise ModelError(f"the mask selects from {name}, which {why}: {hint}")
+    if not callable(make):
+        raise ParamsError(f"make: should be a class such as torch.optim.AdamW, not {make!r}")
     leaves = MaskedParameters(weights, GraftMask(mask.region, selected))
     try:
         optimizer = make([leaf.requires_grad_() for leaf in leaves.values.values()], **options)
