@@ -653,7 +653,6 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
     assert region_overlaps(none).empty, "a study without learned masks, of one seed"
 
 
-
 def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
     start = {"variant": "pretrained", "score": 0.5}
     scores = {

@@ -83,11 +83,8 @@ class _Plot:
             )
         sample = counts(**{name: number for name in ("task", "pair", "seed") if (number := self.count([name]))})
         told = ", ".join(notes)
-        return "; ".join(
-            filter(
-                None, [told[:1].upper() + told[1:], f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{sample}" if sample else ""]
-            )
-        )
+        of = f"n = {sample}".replace(" ", "\N{NO-BREAK SPACE}", 2) if sample else ""
+        return "; ".join(filter(None, [told[:1].upper() + told[1:], of]))
 
     @property
     def panels(self) -> list[Part]:
@@ -186,16 +183,15 @@ def _of_one(figure: Figure, rows: pd.DataFrame) -> Figure:
 
 
 def _frame(drawn: Drawing, title: str, caption: str) -> None:
-    room, lines = (
-        drawn.get_suptitle(),
-        textwrap.wrap(title, LONGEST, break_on_hyphens=False),
-    )  # the room are empty lines, for a legend
+    room, lines = drawn.get_suptitle(), _wrapped(title, LONGEST)  # the room are empty lines, for a legend
     for legend in drawn.legends:
         legend.set_bbox_to_anchor((0.0, 1 - (TITLE + LINE * (len(lines) - 1)) / drawn.get_figheight()))
     drawn.suptitle("\n".join(lines) + room, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    drawn.supxlabel(
-        "\n".join(textwrap.wrap(caption, 125, break_on_hyphens=False)), x=0.01, ha="left", fontsize=9, color="#444444"
-    )
+    drawn.supxlabel("\n".join(_wrapped(caption, 125)), x=0.01, ha="left", fontsize=9, color="#444444")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _grid(columns: int, panels: int, height: float, room: float, **options: Any) -> tuple[Drawing, list[Axes]]:
@@ -269,7 +265,10 @@ def _join(panel: Axes, rows: int) -> None:
         panel.plot([_place(own[0]), _place(own[-1])], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
         heaps = [own[:1]]
         for before, dot in pairwise(own):
-            heaps[-1].append(dot) if _place(dot) - _place(before) < near else heaps.append([dot])
+            if _place(dot) - _place(before) < near:
+                heaps[-1].append(dot)
+            else:
+                heaps.append([dot])
         for heap in heaps:
             for above, dot in enumerate(heap):
                 dot.set_ydata([row + ABOVE * (above - (len(heap) - 1) / 2)])

@@ -311,8 +311,8 @@ def _defined_sentence(sentence: str) -> str:
     known, unknown, after = sentence.partition(UNKNOWN)
     if not unknown:
         return sentence
-    parts = re.split(r"[;,] ", known)[:-1]
-    return known[: len(", ".join(parts))] + "." * after.endswith(".") if parts else ""
+    end = max(known.rfind(", "), known.rfind("; "))
+    return known[:end] + "." * after.endswith(".") if end > 0 else ""
 
 
 def fill(spec: Spec, text: str, key: str, **fields: Any) -> str:
