@@ -101,7 +101,7 @@ def movement(base: nn.Module, tuned: nn.Module) -> list[np.ndarray]:
         torch.cat([(after - before).abs().reshape(-1) for before, after in pairs]).topk(k)
 
     ours = partial(sg.localize, base, tuned, sparsity=SPARSITY, parameters=in_region, progress=False)
-    return in_turns(ours, read, papers, by_hand)
+    return in_turns(ours, read) + in_turns(ours, papers, by_hand, rounds=2)
 
 
 def learning(model: LabelModel, tuned: nn.Module, rows: int) -> list[np.ndarray]:
@@ -260,7 +260,7 @@ def finetuning(model: LabelModel, work: str) -> list[np.ndarray]:
 
 # what each function's ratios are, in order, and how large they may be
 LIMITS = {
-    "movement / both models read once": 15.0, "movement / the paper's code": 0.2, "movement / cat and topk": 0.5,
+    "movement / both models read once": 6.0, "movement / the paper's code": 0.2, "movement / cat and topk": 0.5,
     "mask, each step rated / bare passes": 1.35, "mask, each step rated / the paper's train_graft": 0.9,
     "FISH scores / its code": 0.9, "sg.fisher / FISH's code": 1.15,
     "sg.merge, TIES / by tensor": 0.9, "sg.merge, arithmetic / by tensor": 1.5, "sg.merge, DARE / by tensor": 2.0,
@@ -269,18 +269,30 @@ LIMITS = {
 }  # fmt: skip
 
 
+def moved(base: nn.Module) -> nn.Module:
+    """A copy of which each weight is a little elsewhere."""
+    tuned = copy.deepcopy(base)
+    for weight in tuned.parameters():
+        weight.data.add_(0.01 * torch.randn_like(weight))
+    return tuned
+
+
+def of_base_size(device: str) -> tuple[nn.Module, nn.Module]:
+    """Two models of 12 layers, whose 85 million parameters no cache holds."""
+    base = BertForSequenceClassification(BertConfig(vocab_size=500, num_hidden_layers=12)).to(device)
+    return base, moved(base)
+
+
 def main(device: str) -> dict[str, np.ndarray]:
     """The ratios of LIMITS, turn by turn."""
     machine, layers, rows = Runtime(torch.device(device), torch.float32, 16384), *((12, 128) if device == "cuda" else (2, 16))
     torch.manual_seed(0)
     config = BertConfig(vocab_size=500, num_hidden_layers=layers)
     model = LabelModel(BertForSequenceClassification(config).to(device), word_tokenizer(), TOY, "standard", 512, machine)
-    tuned = copy.deepcopy(model.model)
-    for weight in tuned.parameters():
-        weight.data.add_(0.01 * torch.randn_like(weight))
+    base = model.model.eval()
+    tuned = moved(base)
     with tempfile.TemporaryDirectory() as work:
-        base = model.model.eval()
-        found = movement(base, tuned) + learning(model, tuned, rows) + fisher(model) + merging(base, tuned)
+        found = movement(*of_base_size(device)) + learning(model, tuned, rows) + fisher(model) + merging(base, tuned)
         found += files(base, tuned, work) + finetuning(model, work)
     return dict(zip(LIMITS, found, strict=True))
 

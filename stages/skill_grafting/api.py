@@ -18,6 +18,7 @@ from .errors import ModelError, ParamsError, one_number, require_takes
 from .grafting.apply import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights
+from .grafting.select import NoNumberError
 from .grafting.states import copied
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
@@ -102,13 +103,19 @@ def localize(
     budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
     given = loss if isinstance(loss, Objective) else NO_OBJECTIVE
     objective = _objective(pair, region, loss, batches, dev) if own_loss else given
+    if not localizer.refuses_infinite:
+        pair.require_finite(region.shapes)
     title, total = (
         (progress if isinstance(progress, str) else localizer.name),
         None if objective.module else len(region.shapes),
     )
     with watched(title, objective.module, total, bool(progress)) as seen, torch.inference_mode(False):
         before, after = (_values(side, region, objective.weights, seen) for side in (pair.compared, pair.after))
-        masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
+        try:
+            masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
+        except NoNumberError:
+            pair.require_finite(region.shapes)
+            raise
     how = {"method": localizer.name, "settings": localizer.model_dump()}
     how |= {"heads": sorted(pair.heads)} if heads else {}
     masks = [replace(mask, record={**how, **mask.record}) for mask in masks]

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import AS_BITS, difference, is_finite, is_plain, is_same, is_whole, widest
+from .grafting.apply import AS_BITS, Room, difference, is_finite, is_plain, is_same, is_whole, widest
 from .grafting.mask import GraftMask, StoredMask, require_mask
 from .grafting.modules import fitting
 from .grafting.region import Region, Tensors, named_weights, unwrapped
@@ -80,9 +80,9 @@ def merge(
     else:
         values = partial(_unmoved if len(sides) > 1 else _stitched, how)
     model = copied(base)
-    live = named_weights(model)
+    live, room = named_weights(model), Room()
     for name, before in pretrained.items():
-        for piece in pieces_of(name, before, sides):
+        for piece in pieces_of(name, before, sides, room):
             made = values(piece)
             _require_finite(name, how, piece.before, made)
             piece.put(live[name], made)
@@ -373,11 +373,11 @@ def merged_vector(
     """
     if how not in VECTORS:
         raise ValueError(f"unknown way {how!r}; known: {', '.join(VECTORS)}")
-    sides = {task: Side(model) for task, model in models.items()}
+    sides, room = {task: Side(model) for task, model in models.items()}, Room()
     vector, found = _vector(how, pretrained, sides, share, strictness, seed), {}
     for name, before in pretrained.items():
         found[name] = torch.empty(before.shape, dtype=torch.complex128 if before.is_complex() else torch.float64)
-        for piece in pieces_of(name, before, sides):
+        for piece in pieces_of(name, before, sides, room):
             piece.put(found[name], vector(piece))
     return found
 
@@ -400,7 +400,7 @@ def summed(pretrained: Tensors, models: Models) -> dict[str, Tensor]:
 def _added(piece: Piece) -> Tensor:
     """The sum of all tasks' vectors, in the order of their names, as `add` sums them."""
     first, *others = sorted(piece.given)
-    return reduce(lambda total, task: total.add_(piece.moved(task)), others, piece.moved(first))
+    return reduce(lambda total, task: total.add_(piece.moved(task)), others, piece.moved(first, "total"))
 
 
 def _agreeing(strictness: float, piece: Piece) -> Tensor:
@@ -415,15 +415,15 @@ def _dropped(draws: dict[tuple[str, str], torch.Generator], share: float, seed: 
     The draw follows from seed, task and tensor alone, so it is the same whatever other tasks there are.  `draws` are those begun.
     """
 
-    def dropped(task: str) -> Tensor:
+    def dropped(task: str, use: str = "difference") -> Tensor:
         if piece.start == 0:
             draws[task] = torch.Generator().manual_seed(derive_seed("dare", seed, task, piece.name))
         chance = torch.full((piece.stop - piece.start,), share, dtype=torch.float64)
         kept = torch.bernoulli(chance, generator=draws[task])
-        return piece.moved(task).mul_(kept if piece.at is None else kept[piece.at]).div_(share)
+        return piece.moved(task, use).mul_(kept if piece.at is None else kept[piece.at]).div_(share)
 
     first, *others = sorted(piece.given)
-    return reduce(lambda total, task: total.add_(dropped(task)), others, dropped(first))
+    return reduce(lambda total, task: total.add_(dropped(task)), others, dropped(first, "total"))
 
 
 def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vector:

@@ -885,6 +885,20 @@ def test_infinities_in_both_models_did_not_move():
         sg.localize(base, tuned, sparsity=0.1)
 
 
+@pytest.mark.parametrize("method", ["movement", "magnitude", "random", "bias", "lota"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_infinite_movement_is_refused_where_it_may_be_selected(method, value):
+    base, tuned = two_of(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    tuned[0].bias.data[1] = value
+    with pytest.raises(GraftError, match="^0.bias of the tuned model has values that are infinite or no numbers$"):
+        sg.localize(base, tuned, sparsity=0.1, parameters="*", method=method)
+    mask = sg.localize(base, tuned, sparsity=0.1, parameters="1", method=method)  # control: what isn't of the region does no harm
+    assert sg.graft(base, tuned, mask)(torch.ones(4)).isfinite().all()
+    for before, after, said in ((0.0, value, "w of the tuned model has values"), (3e38, -3e38, "moved further than a number can say")):
+        with pytest.raises(GraftError, match=said):
+            sg.localize(*({"w": torch.tensor([1.0, 2.0, one])} for one in (before, after)), sparsity=0.5)
+
+
 def test_heads_are_known_in_wrappers_and_shared_weights_are_none():
     class Headed(nn.Module):
         def __init__(self) -> None:

@@ -11,7 +11,7 @@ from skill_grafting.grafting.apply import graft, transplant, values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import prune, reset, wise_ft, wise_graft
 from skill_grafting.grafting.region import LazyTensors, Region
-from skill_grafting.grafting.select import Elementwise, best, pieces, ranking, top_k
+from skill_grafting.grafting.select import Elementwise, NoNumberError, best, pieces, ranking, top_k
 from skill_grafting.models.label_model import reset_to_pretrained
 from skill_grafting.models.predicting import predict
 from tests.memory import PeakBytes
@@ -264,5 +264,5 @@ def test_nan_scores_are_refused(triple, place, k):
     top_k(region, scores, k)
     [(name, at)] = region.split(torch.tensor([place])).items()
     scores[name].view(-1)[at] = float("nan")
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(NoNumberError, match="NaN"):
         top_k(region, scores, k)

@@ -18,7 +18,8 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from skill_grafting import api
+from skill_grafting import api, read_pair
+from skill_grafting.errors import GraftError
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
 from skill_grafting.localizers.movement import movement
@@ -240,6 +241,15 @@ def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path
     spoil_it(pair[1])
     line = refused(capsys, *pair, tmp_path / "patch")
     assert re.search(message, line), line
+
+
+def test_a_config_that_was_changed_is_read_anew(pair):
+    read_pair(*pair)
+    config(hidden_act="relu")(pair[0])
+    with pytest.raises(GraftError, match="hidden_act gelu and not relu"):
+        read_pair(*pair)
+    config(hidden_act="relu")(pair[1])
+    assert read_pair(*pair).model.config.hidden_act == "relu"
 
 
 def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_path, capsys):

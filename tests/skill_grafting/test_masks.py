@@ -82,11 +82,13 @@ def test_modules_are_counted_by_their_names():
     assert mask.by_module() == {"a": 3, "a.b": 1, "c": 0} and mask.by_module(1) == {"a": 4, "c": 0}
 
 
-def test_region_indices_count_through_the_tensors_in_order(triple):
+def test_region_indices_count_through_the_tensors_in_order(triple, tmp_path):
     region, pretrained, _ = triple
     chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(1))[:33]
     assert torch.equal(GraftMask.from_region_indices(region, chosen).region_indices(), chosen.sort().values)
     assert GraftMask.full(region).region_indices().tolist() == [*range(region.size)]
+    GraftMask.full(region).save(tmp_path / "full")
+    assert sg.load_mask(tmp_path / "full") == GraftMask.full(region) != GraftMask.empty(region)
     places = {"b.weight": (0, 34), "a.bias": (35, 45), "c.weight": (46, 69), "d.scale": (70,)}
     for tensor, indices in places.items():
         for index in indices:

@@ -4,6 +4,8 @@ Values are copied, never recomputed from a difference, so a graft of everything 
 model bit for bit, and a graft of nothing the pretrained one.
 """
 
+from functools import cache, reduce
+
 import torch
 from torch import Tensor
 
@@ -87,15 +89,54 @@ def is_plain(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum()))  # read faster than each
 
 
-def difference(before: Tensor, after: Tensor, wide: bool = False) -> Tensor:
-    """after - before, a tensor of its own: 0 where both are the same infinity or NaN, in float64 if `wide` or of whole numbers."""
+class Room:
+    """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def __call__(self, use: str, like: Tensor, kind: torch.dtype) -> Tensor:
+        """A tensor of the shape of `like` and any values; the next one for the same use lies in the same memory."""
+        kept, count = self._kept.get(use), like.numel()
+        if kept is None or len(kept) < count or kept.dtype != kind or kept.device != like.device:
+            kept = self._kept[use] = torch.empty(count, dtype=kind, device=like.device)
+        return kept if kept.shape == like.shape else kept[:count].view(like.shape)
+
+
+def difference(
+    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+) -> Tensor:
+    """after - before, a tensor of its own or in the `room`; in float64 if `wide` or of whole numbers.
+
+    0 where both are the same infinity or NaN.
+    """
+    moved = subtracted(before, after, wide, room, use)
+    if not is_plain(moved):
+        moved.masked_fill_(is_same(before, after.to(before.device)), 0)
+    return moved
+
+
+def subtracted(
+    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+) -> Tensor:
+    """`difference`, but NaN where both are the same infinity or NaN."""
     after = after.to(before.device)
     if is_whole(before):  # exact far beyond what a float64 holds
         return (after.long() - before.long()).double()
-    moved = widest(after) - widest(before) if wide else exact(after) - exact(before)
-    if not is_plain(moved):
-        moved.masked_fill_(is_same(before, after), 0)
-    return moved
+    kind = _kind(before.dtype, after.dtype, wide)
+    if room is None:
+        return after.to(kind) - before.to(kind)
+    moved = room(use, before, kind)
+    if before.dtype == after.dtype == kind:
+        return torch.sub(after, before, out=moved)
+    return moved.copy_(after).sub_(exact(before))
+
+
+@cache
+def _kind(before: torch.dtype, after: torch.dtype, wide: bool) -> torch.dtype:
+    """The type in which numbers of these are subtracted."""
+    kinds = [exact(torch.empty(0, dtype=kind)).dtype for kind in (before, after)]
+    return reduce(torch.promote_types, [*kinds, torch.float64] if wide else kinds)
 
 
 def is_whole(values: Tensor) -> bool:

@@ -71,8 +71,9 @@ class GraftMask:
 
     @classmethod
     def full(cls, region: Region) -> "GraftMask":
-        """Everything selected: the graft is the fine-tuned model."""
-        return cls(region, {name: torch.arange(prod(shape)) for name, shape in region.shapes.items()})
+        """Everything selected: the graft is the fine-tuned model.  Its tensors share memory."""
+        every = torch.arange(max(region.sizes, default=0))
+        return cls(region, {name: every[:size] for name, size in zip(region.shapes, region.sizes, strict=True)})
 
     @property
     def counts(self) -> dict[str, int]:
@@ -210,7 +211,8 @@ def write_mask(path: Path, stored: StoredMask) -> None:
     mask, region = stored.mask, stored.mask.region
     small = {name: prod(shape) < INT32_LIMIT for name, shape in region.shapes.items()}
     tensors = {f"head/{name}": whole.contiguous() for name, whole in stored.head.items()}
-    tensors |= {f"indices/{name}": at.to(torch.int32 if small[name] else at.dtype) for name, at in mask.indices.items()}
+    kinds = {name: torch.int32 if small[name] else torch.int64 for name in mask.indices}
+    tensors |= {f"indices/{name}": at.to(kinds[name], copy=True) for name, at in mask.indices.items()}
     tensors |= {f"values/{name}": stored.values[name].contiguous() for name in mask.indices if stored.values}
     header = {**stored.about, "format": FORMAT, "version": VERSION, "selected": mask.selected}
     header |= {"graftable": region.size, "sparsity": mask.sparsity}

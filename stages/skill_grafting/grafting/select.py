@@ -7,12 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import MaskError
 from .mask import GraftMask
 from .region import LazyTensors, Region, Tensors
 
-# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (512 KiB of each in float32), for
+# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
-CACHED, PART = 2**17, 2**22
+CACHED, PART = 2**18, 2**22
+
+
+class NoNumberError(MaskError):
+    """A score is no number to rank by."""
 
 
 class Elementwise(LazyTensors):
@@ -46,7 +51,11 @@ def top_k(region: Region, scores: Tensors, k: int) -> GraftMask:
 
 def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
     """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index; see `best`."""
-    values, indices = best(region, scores, k)
+    return ordered(*best(region, scores, k))
+
+
+def ordered(values: Tensor, indices: Tensor) -> Tensor:
+    """What `best` gives as a ranking."""
     return indices[torch.sort(values, descending=True, stable=True).indices].cpu()
 
 
@@ -55,7 +64,7 @@ def best(region: Region, scores: Tensors, k: int) -> tuple[Tensor, Tensor]:
 
     So there are exactly k, and masks of growing k are nested.  Scores are asked for once, in pieces if they are `Elementwise` and else
     tensor by tensor, and forgotten but for those above the least of the k best so far, of which at most 2k and a piece are held.
-    Raises ValueError if k is not within 0..region.size or a score is NaN.
+    Raises ValueError if k is not within 0..region.size, NoNumberError if a score is NaN.
     """
     if not 0 <= k <= region.size:
         raise ValueError(f"k must be within 0..{region.size}, not {k}")
@@ -85,7 +94,7 @@ def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:
 def _joined(held: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
     values, indices = (torch.cat(parts) for parts in zip(*held, strict=True))
     if bool(values.isnan().any()):
-        raise ValueError("scores must not be NaN")
+        raise NoNumberError("a score is no number (NaN)")
     if len(values) <= k:
         return values, indices
     least = _kth(values, k)

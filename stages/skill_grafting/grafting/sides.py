@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .apply import difference, is_whole, put_at, widest, write
+from .apply import Room, difference, is_whole, put_at, widest, write
 from .mask import GraftMask
 from .region import Tensors
 from .select import CACHED
 
 # tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
-TOGETHER = 4
+TOGETHER = 2
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Side:
 class Piece:
     """The places `start` to `stop` of a tensor laid end to end, and of these all that a task has: `at`, from the start on; None is all.
 
-    before: the base's values at them; given: task -> which of these it has (None: all), and its values.
+    before: the base's values at them; given: task -> which of these it has (None: all), and its values.  What is made in a `room` is
+    there until the next piece is worked on.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Piece:
     at: Tensor | None
     before: Tensor
     given: dict[str, tuple[Tensor | None, Tensor]]
+    room: Room | None = None
 
     @cached_property
     def places(self) -> Tensor:
@@ -63,11 +65,13 @@ class Piece:
     @cached_property
     def wide(self) -> Tensor:
         """The base's values in float64, whole numbers as they are."""
-        return _wide(self.before)
+        if self.room is None or is_whole(self.before):
+            return _wide(self.before)
+        return self.room("wide", self.before, torch.promote_types(self.before.dtype, torch.float64)).copy_(self.before)
 
-    def moved(self, task: str) -> Tensor:
-        """How far the task's values are from the base's, in float64."""
-        return difference(self.wide, _wide(self.after(task)), wide=True)
+    def moved(self, task: str, use: str = "difference") -> Tensor:
+        """How far the task's values are from the base's, in float64; in the room for this use."""
+        return difference(self.wide, self.after(task), True, self.room, use)
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
         """Write values for these places into the whole tensor."""
@@ -77,7 +81,7 @@ class Piece:
             write([(tensor, self.places, values)])
 
 
-def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side]) -> Iterator[Piece]:
+def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side], room: Room | None = None) -> Iterator[Piece]:
     """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU."""
     flat, found = before.detach().reshape(-1), {}
     for task, side in sides.items():
@@ -92,7 +96,7 @@ def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side]) -> Iterator[
         at = _union([indices for indices, _ in parts.values()], stop - start)
         own = flat[start:stop].cpu()
         given = {task: (_within(at, indices), values) for task, (indices, values) in parts.items()}
-        yield Piece(name, start, stop, at, own if at is None else own[at], given)
+        yield Piece(name, start, stop, at, own if at is None else own[at], given, room)
 
 
 def _wide(values: Tensor) -> Tensor:

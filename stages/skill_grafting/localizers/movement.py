@@ -1,14 +1,16 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..grafting.apply import difference, values_at
+from ..grafting.apply import Room, difference, is_finite, subtracted, values_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-from ..grafting.select import Elementwise, ranking, top_k
+from ..grafting.select import Elementwise, NoNumberError, best, ordered
 from .evidence import LocalizerInput
 from .registry import Budget, Localizer
 
@@ -20,18 +22,40 @@ def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors
 
 def distance(before: Tensor, after: Tensor) -> Tensor:
     """|after - before|, a tensor of its own."""
-    moved = difference(before, after)
-    return moved.abs() if moved.is_complex() else moved.abs_()
+    return _size(difference(before, after))
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
     """Region indices (int64, shape (k,)) of the k parameters that moved most, furthest first."""
-    return ranking(region, movement(pretrained, finetuned, region), k)
+    return ordered(*_most_moved(pretrained, finetuned, region, k))
 
 
 def movement_mask(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> GraftMask:
     """The mask of the k parameters that moved most."""
-    return top_k(region, movement(pretrained, finetuned, region), k)
+    return GraftMask.from_region_indices(region, _most_moved(pretrained, finetuned, region, k)[1])
+
+
+def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest movements and their region indices, as `best` gives them; raises NoNumberError if one of all is infinite or NaN.
+
+    Values that are the same infinity or NaN in both haven't moved; they are looked for only if there are any.
+    """
+    room = Room()
+    try:
+        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, room), pretrained, finetuned), k)
+    except NoNumberError:
+        values, indices = best(region, movement(pretrained, finetuned, region), k)
+    if not bool(is_finite(values).all()):
+        raise NoNumberError("a parameter moved further than a number can say")
+    return values, indices
+
+
+def _roughly(room: Room, before: Tensor, after: Tensor) -> Tensor:
+    return _size(subtracted(before, after, room=room))
+
+
+def _size(moved: Tensor) -> Tensor:
+    return moved.abs() if moved.is_complex() else moved.abs_()
 
 
 def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tensor:
@@ -46,6 +70,8 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
 
 class Movement(Localizer):
     """The parameters that moved most in fine-tuning."""
+
+    refuses_infinite: ClassVar[bool] = True
 
     def find(self, evidence: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
         """The mask of each budget; that of a single one needs no order, unless it is refined."""

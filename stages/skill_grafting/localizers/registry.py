@@ -63,11 +63,12 @@ class Localizer(Section):
     """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
     `name` is that of its file, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights;
-    None where they are taken if they are given.
+    None where they are taken if they are given.  `refuses_infinite`: it finds out itself if a parameter moved infinitely far.
     """
 
     name: ClassVar[str]
     needs_model: ClassVar[bool | None] = False
+    refuses_infinite: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

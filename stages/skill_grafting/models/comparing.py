@@ -1,7 +1,10 @@
 """Whether a checkpoint is a fine-tuned other one, by its config and the shapes of its tensors, and how labels are read off it."""
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -55,29 +58,37 @@ def labels_of(checkpoint: Checkpoint) -> list[str]:
 def skeleton(checkpoint: Checkpoint, kind: str, labels: int | None = None) -> "PreTrainedModel":
     """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
 
-    Raises ModelError if transformers can't make it.
+    It is made once for each config.json: a base is that of many pairs.  Raises ModelError if transformers can't make it.
     """
-    import torch
-    import transformers
-
-    quiet_transformers()
-    config = load_config(checkpoint.folder)
-    if labels is not None:
-        config.num_labels = labels
     try:
-        with torch.device("meta"):
-            if kind in CLASSES:
-                return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
-            return getattr(transformers, kind)(config)
+        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels)
+    except ModelError:
+        raise
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
         what = f"with mode {kind}" if kind in CLASSES else f"as {kind}"
         raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
 
 
+@lru_cache(maxsize=8)
+def _made(folder: Path, _config: str, kind: str, labels: int | None) -> "PreTrainedModel":
+    import torch
+    import transformers
+
+    quiet_transformers()
+    config = load_config(folder)
+    if labels is not None:
+        config.num_labels = labels
+    with torch.device("meta"):
+        if kind in CLASSES:
+            return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
+        return getattr(transformers, kind)(config)
+
+
 def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
     """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
     names = named_weights(model)
-    return [name for name in names if name not in Named.of(checkpoint, names, model.base_model_prefix).stored]
+    there = Named.of(checkpoint, names, model.base_model_prefix).stored
+    return [name for name in names if name not in there]
 
 
 def fitted(
@@ -107,8 +118,9 @@ def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
     """Settings by which two models of the same shapes may compute otherwise: "rope_theta 5000 and not 10000"."""
     changes = _changes(*(model.config.to_dict() for model in (ours, theirs)), {*type(ours.config)().to_dict()})
     # RoBERTa and its kin count positions from it
-    if _positions(ours) != _positions(theirs):
-        changes.append(f"pad_token_id {theirs.config.pad_token_id} and not {ours.config.pad_token_id}")
+    paddings = [getattr(model.config, "pad_token_id", None) for model in (theirs, ours)]
+    if paddings[0] != paddings[1] and _positions(ours) != _positions(theirs):
+        changes.append(f"pad_token_id {paddings[0]} and not {paddings[1]}")
     return listed(changes)
 
 

@@ -1,7 +1,7 @@
 """Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -14,9 +14,9 @@ from torch import nn
 
 from ..errors import ModelError, ParamsError, require_takes
 from ..fields import GROUPS
-from ..grafting.apply import is_equal, is_finite, is_plain, is_same, write
+from ..grafting.apply import is_equal, is_finite, is_plain, is_same, is_whole, write
 from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
-from ..grafting.states import comparable, copied, extra_states, heads_of, put_extra_states, states_of
+from ..grafting.states import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, states_of
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -113,33 +113,38 @@ class Pair:
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        """Names of the parameters and buffers that differ, or are in the tuned model alone, found in one pass over both.
+        """Names of the parameters and buffers that differ, or are in the tuned model alone."""
+        return frozenset(name for name in self.after if not _is_still(*self._sides(name)))
+
+    def _sides(self, name: str) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """A tensor of the base as movement starts from it, None where it has another shape or there is none, and of the tuned model."""
+        before, after = self.compared.get(name), self.after[name]
+        if before is None:
+            return None, after
+        return before if before.shape == after.shape else None, after.to(before.device)
+
+    def require_finite(self, names: Iterable[str]) -> None:
+        """Raise ModelError if values of these parameters or buffers are infinite or no numbers where something moved."""
+        for name in names:
+            before, after = self._sides(name)
+            sides = {"tuned": after} | ({} if before is None else {"base": before})
+            if all(map(is_plain, sides.values())):
+                continue
+            different = torch.ones_like(after, dtype=torch.bool) if before is None else ~is_same(before, after)
+            for title, side in sides.items():
+                if bool((different & ~is_finite(side)).any()):
+                    raise ModelError(f"{name} of the {title} model has values that are infinite or no numbers")
+
+    @cached_property
+    def whole(self) -> list[str]:
+        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm.
 
         Raises ModelError for values that are infinite or no numbers where something moved.
         """
-        before, moved = self.compared, []
-        for name in self.after:
-            after, start = self.after[name], before.get(name)
-            if start is not None:
-                after, start = after.to(start.device), start if start.shape == after.shape else None
-            if start is not None and is_equal(start, after):
-                continue
-            sides = {"tuned": after} | ({} if start is None else {"base": start})
-            if not all(map(is_plain, sides.values())):
-                different = torch.ones_like(after, dtype=torch.bool) if start is None else ~is_same(start, after)
-                for title, side in sides.items():
-                    if bool((different & ~is_finite(side)).any()):
-                        raise ModelError(f"{name} of the {title} model has values that are infinite or no numbers")
-                if not bool(different.any()):
-                    continue
-            moved.append(name)
-        return frozenset(moved)
-
-    @property
-    def whole(self) -> list[str]:
-        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm."""
         weights = {*self.weights}
-        return [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
+        names = [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
+        self.require_finite(names)
+        return names
 
     def region(self, parameters: Parameters = None) -> Region:
         """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
@@ -233,6 +238,16 @@ def chosen(names: Sequence[str], parameters: Parameters, setting: str = "paramet
     if not found:
         raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
     return found
+
+
+def _is_still(before: torch.Tensor | None, after: torch.Tensor) -> bool:
+    """True if nothing moved; the first values are looked at before all are."""
+    if before is None:
+        return False
+    if is_equal(before, after):
+        return True
+    firsts = before.reshape(-1)[:FIRST], after.reshape(-1)[:FIRST]
+    return not is_whole(before) and all(bool(is_same(*sides).all()) for sides in (firsts, (before, after)))
 
 
 def _is_of(name: str, pattern: str) -> bool:
