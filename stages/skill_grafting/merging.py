@@ -105,7 +105,8 @@ def _require_settings(how: str, alpha: float, share: float | None, strictness: f
 def _moved_along(vector: "Vector", scale: float, piece: Piece) -> Tensor:
     moved = vector(piece)
     along = _shifted(piece.wide, moved, scale).to(piece.before.dtype)
-    return torch.where(moved == 0, piece.before, along)
+    still = moved == 0
+    return torch.where(still, piece.before, along) if bool(still.any()) else along
 
 
 def _unmoved(rule: str, piece: Piece) -> Tensor:

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .apply import Room, difference, is_whole, put_at, widest, write
+from .apply import Room, difference, is_plain, is_whole, put_at, subtracted, widest, write
 from .mask import GraftMask
 from .region import Tensors
 from .select import CACHED
@@ -69,9 +69,15 @@ class Piece:
             return _wide(self.before)
         return self.room("wide", self.before, torch.promote_types(self.before.dtype, torch.float64)).copy_(self.before)
 
+    @cached_property
+    def _plain(self) -> bool:
+        """True if the base's values are finite numbers: nothing else can be the same infinity in a task."""
+        return is_plain(self.before)
+
     def moved(self, task: str, use: str = "difference") -> Tensor:
         """How far the task's values are from the base's, in float64; in the room for this use."""
-        return difference(self.wide, self.after(task), True, self.room, use)
+        moved = subtracted if self._plain else difference
+        return moved(self.wide, self.after(task), True, self.room, use)
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
         """Write values for these places into the whole tensor."""
