@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, ParamsError, one_number, require_takes
-from .grafting.apply import is_plain
+from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError

@@ -34,7 +34,8 @@ import torch
 from torch import Tensor, nn
 
 from .errors import MaskError, ParamsError, did_you_mean
-from .grafting.apply import AS_BITS, Room, difference, is_finite, is_plain, is_same, is_whole, widest
+from .grafting.apply import AS_BITS
+from .grafting.differences import Room, difference, is_finite, is_plain, is_same, is_whole, widest
 from .grafting.mask import GraftMask, StoredMask, require_mask
 from .grafting.modules import fitting
 from .grafting.region import Region, Tensors, named_weights, unwrapped

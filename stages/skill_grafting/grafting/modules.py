@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .apply import Places, is_equal, take_at, write
+from .apply import Places, take_at, write
+from .differences import is_equal
 from .mask import GraftMask, named_heads, require_mask
 from .places import swapped
 from .region import Tensors, named_weights, unwrapped

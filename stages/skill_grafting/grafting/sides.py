@@ -10,7 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .apply import Room, difference, is_plain, is_whole, put_at, subtracted, widest, write
+from .apply import put_at, write
+from .differences import Room, difference, is_plain, is_whole, subtracted, widest
 from .mask import GraftMask
 from .region import Tensors
 from .select import CACHED

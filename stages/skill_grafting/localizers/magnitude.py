@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from ..grafting.apply import exact
+from ..grafting.differences import exact
 from ..grafting.select import Elementwise, ranking
 from .evidence import LocalizerInput
 from .registry import Localizer

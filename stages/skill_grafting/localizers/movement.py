@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..grafting.apply import Room, difference, is_finite, subtracted, values_at
+from ..grafting.apply import values_at
+from ..grafting.differences import Room, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, NoNumberError, best, ordered

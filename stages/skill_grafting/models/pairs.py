@@ -14,7 +14,8 @@ from torch import nn
 
 from ..errors import ModelError, ParamsError, require_takes
 from ..fields import GROUPS
-from ..grafting.apply import is_equal, is_finite, is_plain, is_same, is_whole, write
+from ..grafting.apply import write
+from ..grafting.differences import is_equal, is_finite, is_plain, is_same, is_whole
 from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
 from ..grafting.states import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, states_of
 

@@ -1,0 +1,96 @@
+"""How far numbers of any type moved, and what numbers they are."""
+
+from functools import cache, reduce
+
+import torch
+from torch import Tensor
+
+
+def is_same(first: Tensor, second: Tensor) -> Tensor:
+    """Where two tensors are equal, NaN and NaN included; bool."""
+    return (first == second) | (first.isnan() & second.isnan())
+
+
+def is_equal(first: Tensor, second: Tensor) -> bool:
+    """`torch.equal`, of types that it doesn't compare, too: those of eight bits by their bits."""
+    if first.is_floating_point() and first.itemsize == 1 and first.dtype == second.dtype:
+        first, second = first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
+    return torch.equal(first, second)
+
+
+def is_finite(values: Tensor) -> Tensor:
+    """Where values are finite numbers; bool."""
+    return torch.isfinite(values.float() if values.itemsize == 1 and values.is_floating_point() else values)
+
+
+def is_plain(values: Tensor) -> bool:
+    """True if all values are finite numbers; false, too, for some whose sum is more than their type holds."""
+    values = values.float() if values.is_floating_point() and values.itemsize == 1 else values
+    return bool(torch.isfinite(values.sum()))  # read faster than each
+
+
+class Room:
+    """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def __call__(self, use: str, like: Tensor, kind: torch.dtype) -> Tensor:
+        """A tensor of the shape of `like` and any values; the next one for the same use lies in the same memory."""
+        kept, count = self._kept.get(use), like.numel()
+        if kept is None or len(kept) < count or kept.dtype != kind or kept.device != like.device:
+            kept = self._kept[use] = torch.empty(count, dtype=kind, device=like.device)
+        return kept if kept.shape == like.shape else kept[:count].view(like.shape)
+
+
+def difference(
+    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+) -> Tensor:
+    """after - before, a tensor of its own or in the `room`; in float64 if `wide` or of whole numbers.
+
+    0 where both are the same infinity or NaN.
+    """
+    moved = subtracted(before, after, wide, room, use)
+    if not is_plain(moved):
+        moved.masked_fill_(is_same(before, after.to(before.device)), 0)
+    return moved
+
+
+def subtracted(
+    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+) -> Tensor:
+    """`difference`, but NaN where both are the same infinity or NaN."""
+    after = after.to(before.device)
+    if is_whole(before):  # exact far beyond what a float64 holds
+        return (after.long() - before.long()).double()
+    kind = _kind(before.dtype, after.dtype, wide)
+    if room is None:
+        return after.to(kind) - before.to(kind)
+    moved = room(use, before, kind)
+    if before.dtype == after.dtype == kind:
+        return torch.sub(after, before, out=moved)
+    return moved.copy_(after).sub_(exact(before))
+
+
+@cache
+def _kind(before: torch.dtype, after: torch.dtype, wide: bool) -> torch.dtype:
+    """The type in which numbers of these are subtracted."""
+    kinds = [exact(torch.empty(0, dtype=kind)).dtype for kind in (before, after)]
+    return reduce(torch.promote_types, [*kinds, torch.float64] if wide else kinds)
+
+
+def is_whole(values: Tensor) -> bool:
+    """True for whole numbers, and true and false."""
+    return not (values.is_floating_point() or values.is_complex())
+
+
+def widest(values: Tensor) -> Tensor:
+    """In float64, or complex128."""
+    return values.to(torch.complex128) if values.is_complex() else values.double()
+
+
+def exact(values: Tensor) -> Tensor:
+    """As a type in which differences aren't rounded to the last digits of a narrower one, and whole numbers don't wrap around."""
+    if values.is_floating_point() and values.itemsize < 4:
+        return values.float()
+    return values.double() if is_whole(values) else values
