@@ -34,7 +34,7 @@ from tests.test_dvc_yaml import ROOT, closure, lies_in
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of what DVC imports
 
-SETTINGS = TINY | {"finetune": {"max_steps": 200}, "runtime": {"threads": 1, "checkpoint_seconds": 0.1}}
+SETTINGS = TINY | {"finetune": {"max_steps": 100}, "runtime": {"threads": 1, "checkpoint_seconds": 0.1}}
 ONE = "movies-13"
 TO_FINETUNED = {"fetch", "model"} | stages_of(ONE, of_cell=("sample", "finetune"), of_seed=())
 MADE = ("data", "models", "masks", "metrics", "plots")

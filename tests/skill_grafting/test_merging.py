@@ -332,7 +332,7 @@ def test_in_pieces_a_merge_is_what_it_is_at_once(how, monkeypatch):
 
 @pytest.mark.parametrize("how", ["mean", "ties"])
 def test_a_merge_holds_little_beside_the_new_module(how, monkeypatch):
-    monkeypatch.setattr(sides, "CACHED", 64)
+    monkeypatch.setattr(sides, "CACHED", 256)
     base, tasks = of_tasks(4, {str(number): (64, 64) for number in range(8)})
     with PeakBytes() as counter:
         merging.merge(base, tasks, how)
