@@ -77,7 +77,7 @@ def merge(
     pretrained = {name: weights[name].detach() for name in shapes}
     if how in VECTORS:
         vector = _vector(how, pretrained, sides, share, strictness, seed)
-        values = partial(_moved_along, vector, 1 / len(sides) if how == AVERAGE else alpha)
+        values = partial(_moved_along, vector, alpha / len(sides) if how == AVERAGE else alpha)
     else:
         values = partial(_unmoved if len(sides) > 1 else _stitched, how)
     model = copied(base)
@@ -85,7 +85,7 @@ def merge(
     for name, before in pretrained.items():
         for piece in pieces_of(name, before, sides, room):
             made = values(piece)
-            _require_finite(name, how, piece.before, made)
+            _require_finite(how, piece, made)
             piece.put(live[name], made)
     return model
 
@@ -168,9 +168,16 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
     return Side(values, mask, packed=True, cast=True)
 
 
-def _require_finite(name: str, how: str, start: Tensor, values: Tensor) -> None:
-    if not is_plain(values) and not bool((is_finite(values) | is_same(start, values)).all()):
-        raise MaskError(f"{name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
+def _require_finite(how: str, piece: Piece, values: Tensor) -> None:
+    """Raise MaskError for values that are infinite or no numbers, and aren't the base's: a task's own, or what came of them."""
+    if is_plain(values):
+        return
+    for task in piece.given:
+        after = piece.after(task)
+        if not bool((is_finite(after) | is_same(piece.before, after)).all()):
+            raise MaskError(f"tasks.{task}: its values of {piece.name} are infinite or no numbers")
+    if not bool((is_finite(values) | is_same(piece.before, values)).all()):
+        raise MaskError(f"{piece.name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
 
 
 # --- Stitching --------------------------------------------------------------------------------------------------
@@ -194,8 +201,9 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
         found = [*pieces_of(name, before, sides)]
         if found:
             made = [_stitched(rule, piece) for piece in found]
+            for piece, own in zip(found, made, strict=True):
+                _require_finite(rule, piece, own)
             places[name], values[name] = torch.cat([piece.places for piece in found]), torch.cat(made)
-            _require_finite(name, rule, torch.cat([piece.before for piece in found]), values[name])
     return GraftMask(grafts[0].mask.region, places), values
 
 
@@ -315,7 +323,10 @@ def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[st
 def _shifted(values: Tensor, vector: Tensor, alpha: float = 1.0, wide: bool = False) -> Tensor:
     """values + alpha * vector in the type of the values, or the `wide` one in which it is summed; whole numbers are rounded at the end."""
     if is_whole(values):
-        return (values.long() + (alpha * vector).round().long()).to(values.dtype)
+        made, kind = values.long() + (alpha * vector).round().long(), values.dtype
+        if not torch.equal(made.to(kind).long(), made):
+            raise MaskError(f"whole numbers come to more than {kind} holds; take another rule, or a smaller alpha")
+        return made.to(kind)
     made = widest(values) + (vector if alpha == 1 else alpha * vector)
     return made if wide else made.to(values.dtype)
 
@@ -441,6 +452,8 @@ def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vecto
     def trimmed(piece: Piece, task: str) -> Tensor:
         after, (limit, left) = piece.after(task), least[task]
         moved = distance(piece.before, after)
+        if not is_plain(moved):  # it would be passed over
+            _require_finite(TIES, piece, after)
         kept, equal = moved > limit, moved == limit
         count = min(int(equal.sum()), left)
         least[task] = limit, left - count

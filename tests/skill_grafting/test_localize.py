@@ -220,6 +220,7 @@ def longer(folder: Path) -> None:
     set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[name]))
 
 
+WORDS = "bert.embeddings.word_embeddings.weight"
 REFUSALS = {
     "another kind": (config(model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
     "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \["),
@@ -227,6 +228,7 @@ REFUSALS = {
     "missing tensors": (lose("output.dense.weight"), r"tuned: 4 tensors missing \(bert.encoder.layer.0.*, 1 more\)$"),
     "quantised": (quantise, r"tuned: 2 tensors in I8; only weights in F32, BF16, F16 can be grafted \(.*query.weight\)$"),
     "no number": (tensors(lambda parts: parts[BIAS].fill_(float("nan"))), rf"{BIAS} of the tuned model has values that are infinite or no numbers$"),
+    "no number outside the region": (tensors(lambda parts: parts[WORDS][3].fill_(float("inf"))), rf"{WORDS} of the tuned model has values that are infinite"),
     "another class": (config(architectures=["BertForMagic"]), "says BertForMagic, which transformers doesn't have; .*; choose --mode"),
     "a number": (lambda folder: (config(id2label={"0": "score"})(folder), lose("classifier")(folder)), "its head has 1 output, a number"),
     "other arithmetic": (config(num_attention_heads=4, hidden_act="relu"), "computes otherwise than .*: its config.json has hidden_act relu and not gelu, num_attention_heads 4 and not 2$"),

@@ -154,6 +154,13 @@ def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, wid
     assert fingerprint(region, {"w": values}) != known and len(hashed) == 1, "control"
 
 
+def test_rows_of_a_unit_matrix_that_change_places_are_another_model():
+    region = Region({"w": (256, 256), "none": (0,)})
+    unit, moved = torch.eye(256), torch.eye(256)
+    moved[[0, 8]] = moved[[8, 0]]
+    assert fingerprint(region, {"w": unit, "none": torch.empty(0)}) != fingerprint(region, {"w": moved, "none": torch.empty(0)})
+
+
 def test_a_lazy_tensor_is_made_when_it_is_asked_for():
     made: list[str] = []
     lazy = LazyTensors(["a", "b"], lambda name: made.append(name) or torch.ones(1))

@@ -1,5 +1,6 @@
 """Models made into one: stitched grafts are a graft, task arithmetic has the models at its ends, TIES and DARE are those of peft."""
 
+import math
 from dataclasses import replace
 from functools import reduce
 from itertools import permutations
@@ -340,6 +341,45 @@ def test_a_merge_holds_little_beside_the_new_module(how, monkeypatch):
     with PeakBytes() as counter:
         merged_vector("arithmetic", dict(base), {task: model for task, (model, _) in tasks.items()})
     assert counter.peak / (8 * 64 * 64 * 4) > 2, "control: a whole vector in float64"
+
+
+def merged(how: str, before: list, *afters: list, kind: torch.dtype = torch.float32, **options: float) -> list:
+    base, *tasks = (_Alone(torch.tensor(values, dtype=kind)) for values in (before, *afters))
+    full = GraftMask.full(Region({"w": (len(before),)}))
+    return merging.merge(base, {str(number): (task, full) for number, task in enumerate(tasks)}, how, **options).w.tolist()
+
+
+class _Alone(torch.nn.Module):
+    def __init__(self, values: torch.Tensor) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(values, requires_grad=False)
+
+
+@pytest.mark.parametrize("how", ["sum", "arithmetic"])
+def test_whole_numbers_that_their_type_does_not_hold_are_refused(how):
+    assert merged(how, [100, -100], [110, -110], [115, -115], kind=torch.int8) == [125, -125], "control"
+    with pytest.raises(MaskError, match="whole numbers come to more than torch.int8 holds"):
+        merged(how, [100, -100], [120, -120], [120, -120], kind=torch.int8)
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
+def test_a_task_without_numbers_is_named(how):
+    for value in (math.nan, math.inf):
+        with pytest.raises(MaskError, match=r"^tasks.1: its values of w are infinite or no numbers$"):
+            merged(how, [0.0] * 4, [1.0, 2.0, 3.0, 0.5], [1.0, value, 2.0, 0.5], share=0.25 if how == "ties" else 1.0)
+    assert merged(how, [math.inf, 0.0], [math.inf, 1.0], [math.inf, 1.0], share=1.0)[0] == math.inf, "control"
+
+
+def test_an_average_goes_as_far_as_alpha_says():
+    for alpha, wanted in ((1.0, 2.0), (0.5, 1.0), (3.0, 6.0)):
+        assert merged("average", [0.0], [1.0], [3.0], alpha=alpha) == [wanted]
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_narrow_numbers_are_merged_as_wide_ones(how, kind):
+    values = [0.5, -0.25, 1.0, 2.0], [0.5, 0.25, 2.0, 3.0], [0.5, -0.25, 2.0, 2.0]
+    assert merged(how, *values, kind=kind, share=1.0) == merged(how, *values, share=1.0)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])

@@ -1,7 +1,8 @@
 """Which model some tensors are of: SHA-256 of what they hold.
 
 It takes nearly all of the time in which a patch is put on a model, so this process remembers it.  Not by the model, whose numbers
-anybody may change by hand, nor by its file: by sums over all of its numbers, which cost a reading of them and are made each time.
+anybody may change by hand, nor by its file: by a faster hash of all of its bytes (XXH3, 128 bits), which costs a reading of them and
+is made each time.
 """
 
 import hashlib
@@ -9,30 +10,29 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+import xxhash
 
 from .region import Region, Tensors
 
-# sums of a model's numbers -> its fingerprint
+# the faster hash of a model's bytes -> its fingerprint
 KNOWN: dict[bytes, str] = {}
-# words of eight bytes in a row of the table whose rows and columns are summed, and rows that are summed together (512 KiB)
-WORDS, ROWS = 1024, 64
 Take = Callable[[bytes | np.ndarray], object]
 
 
 def fingerprint(region: Region, tensors: Tensors) -> str:
     """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
-    sums = _digest(region, tensors, _take_sums).digest()
-    if sums not in KNOWN:
-        KNOWN[sums] = _digest(region, tensors, _take_values).hexdigest()
-    return KNOWN[sums]
+    fast, exact = xxhash.xxh3_128(), hashlib.sha256()
+    _take(region, tensors, _take_bytes, fast.update)
+    if (known_by := fast.digest()) not in KNOWN:
+        _take(region, tensors, _take_values, exact.update)
+        KNOWN[known_by] = exact.hexdigest()
+    return KNOWN[known_by]
 
 
-def _digest(region: Region, tensors: Tensors, take_all: Callable[[torch.Tensor, Take], None]) -> "hashlib._Hash":
-    digest = hashlib.sha256()
+def _take(region: Region, tensors: Tensors, take_all: Callable[[torch.Tensor, Take], None], take: Take) -> None:
     for name, shape in region.shapes.items():
-        digest.update(f"{name}{list(shape)}".encode())
-        take_all(tensors[name].detach().cpu(), digest.update)
-    return digest
+        take(f"{name}{list(shape)}".encode())
+        take_all(tensors[name].detach().cpu(), take)
 
 
 def _take_values(values: torch.Tensor, take: Take) -> None:
@@ -40,15 +40,6 @@ def _take_values(values: torch.Tensor, take: Take) -> None:
     take(wide.contiguous().reshape(-1).numpy())
 
 
-def _take_sums(values: torch.Tensor, take: Take) -> None:
-    """The sums of the rows and of the columns of the bytes as a table of words: no number changes, nor do two change places, unseen."""
+def _take_bytes(values: torch.Tensor, take: Take) -> None:
     take(str(values.dtype).encode())
-    flat = values.contiguous().reshape(-1).view(torch.uint8).numpy()
-    whole = len(flat) - len(flat) % (8 * WORDS)
-    table, columns = flat[:whole].view(np.uint64).reshape(-1, WORDS), np.zeros(WORDS, np.uint64)
-    for start in range(0, len(table), ROWS):
-        part = table[start : start + ROWS]
-        columns += part.sum(0)
-        take(part.sum(1))
-    take(columns)
-    take(flat[whole:])
+    take(values.contiguous().reshape(-1).view(torch.uint8).numpy())

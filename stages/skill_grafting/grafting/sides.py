@@ -68,7 +68,8 @@ class Piece:
         """The base's values in float64, whole numbers as they are."""
         if self.room is None or is_whole(self.before):
             return _wide(self.before)
-        return self.room("wide", self.before, torch.promote_types(self.before.dtype, torch.float64)).copy_(self.before)
+        kind = torch.complex128 if self.before.is_complex() else torch.float64
+        return self.room("wide", self.before, kind).copy_(self.before)
 
     @cached_property
     def _plain(self) -> bool:

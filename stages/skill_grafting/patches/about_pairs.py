@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from collections import Counter
+from math import isfinite
 from pathlib import Path
 
 from torch import Tensor
@@ -58,6 +59,8 @@ def squared_movement(pair: Pair) -> dict[str, float]:
     for name in pair.weights:
         if name in pair.moved and name in before and before[name].shape == after[name].shape:
             squares[name] = sum(squared_distance(*part) for part in pieces(before[name], after[name]))
+            if not isfinite(squares[name]):
+                pair.require_finite([name])
     return squares
 
 
