@@ -36,6 +36,7 @@ from tests.pico import TOY, bert_config, edit_tensors, save_with_words, set_conf
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LABELS = {"0": "negative", "1": "positive"}
 WITHOUT_ROWS = [name for name in NAMES if not localizer_of(name).needs_model]
+WORDS = "bert.embeddings.word_embeddings.weight"
 BIAS = "bert.encoder.layer.1.output.dense.bias"
 
 
@@ -215,12 +216,10 @@ def quantise(folder: Path) -> None:
 
 
 def longer(folder: Path) -> None:
-    name = "bert.embeddings.word_embeddings.weight"
-    edit_tensors(folder, lambda parts: parts.update({name: torch.cat([parts[name], torch.zeros(3, 32)])}))
-    set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[name]))
+    edit_tensors(folder, lambda parts: parts.update({WORDS: torch.cat([parts[WORDS], torch.zeros(3, 32)])}))
+    set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[WORDS]))
 
 
-WORDS = "bert.embeddings.word_embeddings.weight"
 REFUSALS = {
     "another kind": (config(model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
     "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \["),
