@@ -154,7 +154,7 @@ class Naive:
             sequence.new_head(task)
             trained = self.trained(task)
             batches = self.batches(task, sequence.batches(task, examples, plan.batch_size, "finetune"), plan)
-            hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back, resumes=True)
+            hooks = Hooks(lambda: dev_score(view, dev), on_step, self.hold_back)
             training = train(batches, trained, plan, hooks, self.moving(task, trained))
         sequence.learned.append(task)
         self.keep(task)

@@ -105,7 +105,7 @@ def _train_point(
     groups = {name: first.get(name, HEAD) for name in shared.parameters()}
     trained = shared.train_only(trained_names(groups, how.finetune))
     batches = mixed_batches(shared, encoded["train"], plan.batch_size, how.seed)
-    hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step, resumes=True)
+    hooks = Hooks(lambda: mean_dev_score(shared, encoded["dev"]), on_step)
     return train(batches, trained, plan, hooks)
 
 

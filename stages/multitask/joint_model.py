@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skill_grafting.errors import ModelError
 from skill_grafting.fields import HEAD, Params
-from skill_grafting.io import note, read_rows
+from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
 from skill_grafting.models.evaluation import Evaluation
 from skill_grafting.models.evidence import objective_of
@@ -87,7 +87,6 @@ def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtim
 
     Raises ModelError if the folder is missing or damaged, or hasn't got a task's head.
     """
-    note(folder / HEADS)
     try:
         heads: dict[str, dict[str, Tensor]] = {task: {} for task in tasks}
         for name, values in load_file(folder / HEADS).items():

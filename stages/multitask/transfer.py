@@ -111,9 +111,7 @@ def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Cal
 
     streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
 
-    def gradient(passed_over: bool = False) -> Tensor:
-        if passed_over:
-            return sum(loss_gradient(True) for loss_gradient in streams)
+    def gradient() -> Tensor:
         total, sums = 0, dict[str, Tensor]()
         for evidence, loss_gradient in zip(evidences, streams, strict=True):
             total += loss_gradient()

@@ -239,7 +239,7 @@ def _objective(
 
     def batch_gradients(_size: int) -> Callable[..., Tensor]:
         turns = cycle(parts)
-        return lambda passed_over=False: gradient([next(turns)])
+        return lambda: gradient([next(turns)])
 
     def squares(count: int, *_: Any) -> Tensors:
         found = fisher(model, lambda _, part: loss(model, *part), parts[:count])

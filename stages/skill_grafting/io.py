@@ -9,16 +9,6 @@ from typing import Any
 from .errors import DataError, GraftError
 from .writing import replacing
 
-# files that this process has read: path, size, time of the last change
-READ: list[tuple[str, int, int]] = []
-
-
-def note(*files: Path) -> None:
-    """Note files as read by this process, so that a loop resumes only if they are the same; those that aren't there are passed over."""
-    found = [(file, file.stat()) for file in files if file.is_file()]
-    READ.extend((str(file), about.st_size, about.st_mtime_ns) for file, about in found)
-
-
 def require_permission(file: Path) -> None:
     """Raise OSError for a file that may not be read, which safetensors would call missing."""
     file.open("rb").close()
@@ -50,7 +40,6 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path, error: type[GraftError] = DataError) -> Any:
     """Read a JSON file; raise `error` that names it if it is missing or damaged."""
-    note(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -74,7 +63,6 @@ def write_rows(path: Path, rows: Iterable[dict]) -> None:
 
 def read_rows(path: Path) -> list[dict]:
     """Read what write_rows wrote; raise DataError that names the file if it is missing or damaged."""
-    note(path)
     try:
         # split on "\n" alone: text may hold other line separators, which JSON leaves as they are
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]

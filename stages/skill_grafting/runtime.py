@@ -52,7 +52,7 @@ def start(settings: RuntimeParams) -> Runtime:
         torch.set_num_threads(settings.threads)
     if device.type == "cuda":  # its generator is among those that are seeded from here on
         torch.cuda.init()
-    # torch seeds itself anew in each process; a checkpoint is found again by its random numbers
+    # torch seeds itself anew in each process
     seed(0)
     # cuBLAS repeats itself only with a fixed workspace, which it reads from the environment
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -117,19 +117,3 @@ def seeded_torch(*words: object) -> Iterator[None]:
     with torch.random.fork_rng(devices=own):
         seed(derive_seed(*words))
         yield
-
-
-def random_states() -> dict[str, torch.Tensor]:
-    """The states of torch's global generators, by device."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state()
-    if torch.backends.mps.is_available():
-        states["mps"] = torch.mps.get_rng_state()
-    return states
-
-
-def put_random_states(states: dict[str, torch.Tensor]) -> None:
-    """Restore the states of `random_states`."""
-    for name, state in states.items():
-        {"cpu": torch, "cuda": torch.cuda, "mps": torch.mps}[name].set_rng_state(state)

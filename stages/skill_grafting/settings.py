@@ -55,7 +55,6 @@ class RuntimeParams(Section):
     threads: int = Field(ge=0, le=1024)
     batch_tokens: int = Field(ge=16)
     gradient_checkpointing: bool
-    checkpoint_seconds: Weight
     resources: ResourceParams
 
 

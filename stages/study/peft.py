@@ -55,7 +55,7 @@ def train_efficiently(
             weights = attach(model, method, int(size))
             examples = model.encode(cell.rows["train"])
             batches = batches_of(model, examples, plan.batch_size, numpy_generator(*purpose))
-            curve = train(batches, weights, plan, Hooks(on_step=on_step, resumes=True)).curve
+            curve = train(batches, weights, plan, Hooks(on_step=on_step)).curve
         return Trained((model, weights, curve), dev_score(model, model.encode(cell.rows["dev"])))
 
     best = search(map(asdict, plans), trained)

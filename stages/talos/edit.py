@@ -43,7 +43,6 @@ from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.resume import regained_seconds
 from stages.workflow.core.scoring import write_record
 from stages.workflow.core.stage import stage
 from stages.workflow.core.stored import read_task
@@ -97,7 +96,7 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     cost = {
         "calibration_seconds": chosen - start,
         "steps": steps,
-        "train_seconds": time.monotonic() - chosen + regained_seconds(),
+        "train_seconds": time.monotonic() - chosen,
         "peak_bytes": peak_bytes(cell.model.runtime.device),
         **sizes(plan, mask.selected, mask),
     }
@@ -152,7 +151,7 @@ def best_of(
         weights = cell.model.train_only({*mask.indices})
         with seeded_torch(*words):
             batches = batches_of(reader, encoded["train"], plan.batch_size, numpy_generator(*words))
-            hooks = Hooks(on_step=on_step, resumes=True)
+            hooks = Hooks(on_step=on_step)
             curve = train(batches, weights, plan, hooks, mask).curve
         values = {name: part.cpu() for name, part in values_at(weights, mask).items()}
         return Trained((values, curve), dev_score(reader, encoded["dev"]))

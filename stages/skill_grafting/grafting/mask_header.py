@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from safetensors import SafetensorError, safe_open
 
 from ..errors import MaskError, plain_problem
-from ..io import note
 from .region import FORMAT, VERSION
 
 # a tensor's indices are counted in int64
@@ -52,7 +51,6 @@ def open_mask(path: Path, framework: str = "np") -> Iterator[tuple[dict[str, Any
         raise MaskError(f"{path}: is a folder; name the file in it")
     if not path.exists():
         raise MaskError(f"{path}: no such mask{'; `dvc repro` makes it' if path.parts[0] == 'masks' else ''}")
-    note(path)
     try:
         with safe_open(path, framework=framework) as file:
             yield _header(path, json.loads((file.metadata() or {}).get("graft", "null"))), file

@@ -32,8 +32,6 @@ from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, best, pieces
-from ..loops import State
-from ..loops import loop as kept_loop
 from .evidence import LocalizerInput, Scores
 from .movement import Movement, distance
 from .registry import Budget
@@ -223,23 +221,6 @@ class MaskSearch:
     unread: dict[int, Tensor] = field(default_factory=dict)
     best: tuple[GraftMask, int, float] | None = None
 
-    def state(self, step: int, finished: bool = False) -> State:
-        """Everything the next step depends on."""
-        self.read_losses()
-        tensors = {f"logits/{name}": logits for name, logits in self.start.logits.items()}
-        facts = {"rate": self.rate, "history": self.history, "best": self.best and self.best[1:]}
-        if self.best:
-            tensors |= {f"best/{name}": indices for name, indices in self.best[0].indices.items()}
-        return State(step, tensors, facts, finished)
-
-    def put(self, state: State) -> None:
-        """Restore a state."""
-        for name, logits in state.part("logits").items():
-            self.start.logits[name].copy_(logits)
-        self.rate, self.history = (state.facts[name] for name in ("rate", "history"))
-        if state.facts["best"]:
-            self.best = (GraftMask(self.start.region, state.part("best")), *state.facts["best"])
-
     def read_losses(self) -> None:
         """Put the losses of the last steps into the history; raises TrainingError with the first that is not a number."""
         values = torch.stack([*self.unread.values()]).tolist() if self.unread else []
@@ -324,28 +305,20 @@ def learn_mask(
     highest sum is returned, the first of equals.  Without them, or with `select` last, it is that of the last step.
     Its record: the `rule`, the `step` that the mask is of, the `loss` on all training rows at the start and at the
     end, the `history` of losses and scores.
-    It goes on from a checkpoint if it was killed: `loss_gradient(True)` passes over a batch.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
     watched = watched or Watched()
     if settings.select == "last":
         watched = replace(watched, scores=None)
-    now, loop = MaskSearch(start, settings.learning_rate, watched), kept_loop(settings.steps)
-    resumed = loop.resume(now.put) if loop else 0
-    for _ in range(resumed):
-        loss_gradient(True)
-    for step in range(resumed, settings.steps):
+    now = MaskSearch(start, settings.learning_rate, watched)
+    for step in range(settings.steps):
         if step % READ_STEPS == 0:
             now.read_losses()
         if watched.scores and step and step % settings.eval_steps == 0:
             now.read_losses()
             now.rate_mask(start.rounded(k, settings.rule), step, weights)
         now.take_step(step, weights, settings, k, loss_gradient)
-        if loop:
-            loop.keep(partial(now.state, step + 1))
     now.read_losses()
-    if loop:
-        loop.finish(partial(now.state, settings.steps, finished=True))
     if watched.loss:
         start.blend_into(weights)
         now.measure(settings.steps)

@@ -1,6 +1,5 @@
 """The loss on a task's rows, as localizers take its gradients."""
 
-import math
 from collections.abc import Callable, Iterable
 from itertools import repeat
 
@@ -50,13 +49,9 @@ def draws(*words: object) -> np.random.Generator:
 
 def _batch_gradients(
     model: LabelModel, train: list[Example], batch_size: int, generator: np.random.Generator
-) -> Callable[..., torch.Tensor]:
+) -> Callable[[], torch.Tensor]:
     batches = repeat(range(len(train)))
     if len(train) > batch_size:
         batches = shuffled(train, batch_size, generator, bucket_batches=1)
 
-    def gradient(passed_over: bool = False) -> torch.Tensor:
-        examples = [train[index] for index in next(batches)]
-        return torch.tensor(math.nan) if passed_over else loss_gradient(model, examples)
-
-    return gradient
+    return lambda: loss_gradient(model, [train[index] for index in next(batches)])

@@ -8,7 +8,6 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import ModelError, one_line
-from ..io import note
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -60,7 +59,6 @@ def load_model(
     quiet_transformers()
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder}: no model there (config.json is missing)")
-    note(folder / "config.json", folder / WEIGHTS)
     options: dict[str, Any] = {"dtype": dtype, **PLAIN} | (
         _label_options(labels) if has_head(mode) and (labels or mode == "standard") else {}
     )
@@ -143,7 +141,6 @@ def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
 
     quiet_transformers()
     _require_folder(folder)
-    note(*(folder / name for name in TOKENIZER_FILES))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **FROM_FOLDER)
         # one without a token for unknown words fails only where it meets one; `tokenizer()` would change what is saved of it
@@ -166,7 +163,6 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
     file = folder / WEIGHTS
     if not file.exists():
         raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
-    note(file)
     try:
         with safe_open(file, framework="pt") as stored:
             if missing := {*names} - {*stored.keys()}:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 from ..data.encoding import Example
 from ..errors import TrainingError
 from ..grafting.mask import GraftMask
-from ..loops import State
 from ..models.label_model import LabelModel
 from ..models.predicting import DIVERGED, loss_of
 from .masked import MaskedParameters
@@ -137,41 +136,6 @@ class TrainerState:
         if self.best:
             self.done.step = self.best[1]
             self.leaves.restore(self.best[2])
-
-    def state(self, step: int, finished: bool = False) -> State:
-        """Everything the next step depends on; of a finished training its result."""
-        self.read_losses()
-        tensors = {f"leaves/{name}": values for name, values in self.leaves.values.items()}
-        facts: dict[str, Any] = {"done": asdict(self.done)}
-        if finished:
-            return State(step, tensors, facts, finished)
-        for name, leaf in self.leaves.values.items():
-            known = self.optimizer.state.get(leaf, {})
-            tensors |= {f"optimizer/{kind}/{name}": value for kind, value in known.items() if value is not None}
-        tensors |= {f"best/{name}": values for name, values in (self.best[2] if self.best else {}).items()}
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        facts |= {"losses": self.losses, "rates": rates, "scheduler": self.scheduler.state_dict()}
-        return State(step, tensors, facts | {"best": self.best and self.best[:2]})
-
-    def put(self, state: State) -> None:
-        """Restore a state."""
-        facts = state.facts
-        self.leaves.restore(state.part("leaves"))
-        self.done = Training(**facts["done"])
-        if state.finished:
-            return
-        for key, value in state.part("optimizer").items():
-            kind, _, name = key.partition("/")
-            leaf = self.leaves.values[name]
-            # the count of steps stays on the CPU
-            self.optimizer.state[leaf][kind] = value if kind == "step" else value.to(leaf.device)
-        for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
-            group["lr"] = rate
-        self.scheduler.load_state_dict(facts["scheduler"])
-        self.losses = facts["losses"]
-        if facts["best"]:
-            score, step = facts["best"]
-            self.best = (*score,), step, state.part("best")
 
 
 def _gradients(batch: list[Part], leaves: MaskedParameters, plan: TrainPlan) -> Tensor:

@@ -104,13 +104,12 @@ def finetune(
     """Fine-tune on rows["train"] with every point of the grid; keep the one with the best dev score (see search).
 
     Every point starts from the same weights, head and random numbers.  With `only`, the values that the
-    mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step, also for
-    those of an earlier run that a point resumes after.
+    mask selects and a new head are all that is trained, from the same start.  `on_step` is called for every step.
     """
 
     def trained(point: Point) -> Trained[tuple[LabelModel, Training]]:
         plan = plan_for(settings, **point)
-        model, training = train_point(cell, settings, plan, lambda _: on_step, only, resumes=True)
+        model, training = train_point(cell, settings, plan, lambda _: on_step, only)
         score = dev_score(model, model.encode(cell.rows["dev"]))
         return Trained((model, training), score, {"kept_step": training.step})
 
@@ -138,11 +137,8 @@ def train_point(
     plan: TrainPlan,
     watch: Callable[[LabelModel], Callable[[], object]],
     only: GraftMask | None = None,
-    resumes: bool = False,
 ) -> tuple[LabelModel, Training]:
     """A fresh model trained by one plan, and what training did; `watch` as in train_again.
-
-    Only where it `resumes`, training goes on from a checkpoint, of whose steps the watcher would see nothing.
     """
     words = (cell.task.name, cell.seed)
     with seeded_torch("finetune", *words):
@@ -151,7 +147,7 @@ def train_point(
         groups, on_step = groups_of(model), watch(model)
         weights = model.train_only(trained_names(groups, settings, only))
         batches = batches_of(model, encoded["train"], plan.batch_size, numpy_generator("finetune", *words))
-        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step, resumes=resumes)
+        hooks = Hooks(lambda: dev_score(model, encoded["dev"]), on_step)
         training = train(batches, weights, plan, hooks, only)
     return model, training
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from ..data.batching import shuffled
 from ..data.encoding import Example
 from ..grafting.mask import GraftMask
-from ..loops import loop as kept_loop
 from ..models.label_model import LabelModel
 from .course import DevScore, Part, Proximal, TrainerState, Training, TrainPlan
 
@@ -22,14 +20,11 @@ class Hooks:
     """Functions called during training: `dev_score` rates the weights as they are, `on_step` comes after every step.
 
     `proximal` may move the leaves that it is called with, right after the optimizer has, and is told the step's learning rate.
-    Only where it `resumes`, training keeps checkpoints and goes on from one: then `on_step` is called for the steps before it,
-    too, and nothing else is.
     """
 
     dev_score: DevScore | None = None
     on_step: Callable[[], object] = lambda: None
     proximal: Proximal | None = None
-    resumes: bool = False
 
 
 NO_HOOKS = Hooks()
@@ -60,23 +55,14 @@ def train(
     clipped.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
-    loop = kept_loop(plan.steps) if hooks.resumes else None
     course, readers = TrainerState(trained, plan, only), {}
-    resumed = loop.resume(course.put) if loop else 0
     for step in range(1, plan.steps + 1):
         batch = next(batches)
         readers |= {id(model): model for model, _ in batch}
-        if step <= resumed:  # its batch is drawn and it is counted, nothing else
-            hooks.on_step()
-            continue
         course.step(batch, step, hooks.proximal)
         hooks.on_step()
         course.look(step, hooks.dev_score)
-        if loop:
-            loop.keep(partial(course.state, step))
     course.end()
-    if loop:
-        loop.finish(partial(course.state, plan.steps, finished=True))
     for model in readers.values():
         model.model.eval()
     return course.done

@@ -24,7 +24,6 @@ SIZED = ("sweep", "readout", "skill")
 LEAKAGE = TABLES / "leakage.json"
 PAGE = METRICS / "report.html"
 DURATIONS = Path(".dvc/tmp/durations.jsonl")
-CHECKPOINTS = Path(".dvc/tmp/checkpoints")
 
 
 def table(task: str) -> Path:

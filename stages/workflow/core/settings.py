@@ -89,11 +89,6 @@ def with_localizers(values: Values, names: Iterable[str] = ()) -> Values:
     return values | {"localizer": Params(**found)}
 
 
-def checkpoint_seconds() -> float:
-    """`runtime.checkpoint_seconds`, which a stage may read without listing it, since it does not affect results."""
-    return checked(read_files([""]))[0]["runtime"].checkpoint_seconds
-
-
 def params_file(pipeline: str) -> Path:
     """Where the settings of a pipeline stand; "" is the main one."""
     return paths.PIPELINES / pipeline / paths.PARAMS if pipeline else paths.PARAMS

@@ -58,24 +58,15 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
-    """Call `function`; training and mask learning resume where a run with the same settings and code was killed.
-
-    Outside of DVC, an argument that the settings don't list is an error.
+    """Call `function`; outside of DVC, an argument that the settings don't list is an error.
     """
     from stages.workflow.core import settings
-    from stages.workflow.core.resume import keeping
 
     code, entry = AT_START, entry_of(module)
     if "DVC_STAGE" not in os.environ:
         settings.require_known(entry, arguments)
 
-    def identify() -> tuple[float, list[Any]]:
-        read = [[*keys, str(chosen)] for _, keys, chosen in settings.READ]
-        return settings.checkpoint_seconds(), [module, arguments, read, {path: code[path] for path in imported(code)}]
-
-    lock = folder_of(module) / "dvc.lock" if "DVC_STAGE" in os.environ else None
-    with keeping(paths.CHECKPOINTS / label, label, identify, lock):
-        function(**_given(function, entry, arguments), **arguments)
+    function(**_given(function, entry, arguments), **arguments)
     if "DVC_STAGE" in os.environ:
         require_unchanged(code)
 
