@@ -2,8 +2,8 @@
 
 from skill_grafting.fields import Params
 from skill_grafting.io import read_json, require, write_json
-from skill_grafting.metrics.scores import calibration_scores
-from skill_grafting.metrics.temperature import frontier
+from stages.text.scores import calibration_scores
+from stages.text.temperature import frontier
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage

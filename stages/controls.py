@@ -6,13 +6,13 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import wise_ft
 from skill_grafting.io import read_rows, write_json
-from skill_grafting.metrics.predictions import dev_set, read_predictions, write_predictions
-from skill_grafting.metrics.temperature import temperature, tempered
+from stages.text.predictions import dev_set, read_predictions, write_predictions
+from stages.text.temperature import temperature, tempered
 from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
-from skill_grafting.models.evaluation import Evaluation, Moved
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score
-from skill_grafting.runtime import Runtime
+from stages.text.evaluation import Evaluation, Moved
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score
+from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets
 from stages.workflow.core.stage import stage

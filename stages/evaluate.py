@@ -13,13 +13,13 @@ from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.grafting.readout import wise_graft
 from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import order_within
-from skill_grafting.metrics.predictions import dev_set, write_predictions
-from skill_grafting.metrics.scores import classification_scores
+from stages.text.predictions import dev_set, write_predictions
+from stages.text.scores import classification_scores
 from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evaluation import Evaluation, Moved
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.runtime import Runtime
+from stages.text.evaluation import Evaluation, Moved
+from stages.text.label_model import LabelModel
+from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, read_cell
 from stages.workflow.core.stage import stage

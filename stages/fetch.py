@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from skill_grafting.data.hub import load_hub
-from skill_grafting.data.local import load_local
-from skill_grafting.data.packaged import load_packaged
-from skill_grafting.data.packages import download
-from skill_grafting.data.rows import Row
-from skill_grafting.data.tables import (
+from stages.text.hub import load_hub
+from stages.text.local import load_local
+from stages.text.packaged import load_packaged
+from stages.text.packages import download
+from stages.text.rows import Row
+from stages.text.tables import (
     Table,
     Texts,
     build_table,
@@ -21,12 +21,12 @@ from skill_grafting.data.tables import (
     ood_rows,
     together,
 )
-from skill_grafting.data.tasks import TaskSpec, resolve_tasks
+from stages.text.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, printable
 from skill_grafting.fields import Params
 from skill_grafting.io import read_rows, write_json, write_rows
 from skill_grafting.progress import progress
-from skill_grafting.settings import DataParams, OodParams
+from stages.text.settings import DataParams, OodParams
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

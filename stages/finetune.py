@@ -2,11 +2,11 @@
 
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
-from skill_grafting.models.importing import save_model
+from stages.text.importing import save_model
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
-from skill_grafting.training.finetuning import finetune
-from skill_grafting.training.taking_over import take_over
+from stages.text.runtime import Runtime
+from stages.text.finetuning import finetune
+from stages.text.taking_over import take_over
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

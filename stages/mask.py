@@ -4,7 +4,7 @@ from skill_grafting.api import localize
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stage import stage

@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 
 from skill_grafting.fields import Params
-from skill_grafting.models.importing import import_model
-from skill_grafting.models.sources import obtain
+from stages.text.importing import import_model
+from stages.text.sources import obtain
 from skill_grafting.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

@@ -2,7 +2,7 @@
 
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
-from skill_grafting.metrics.scores import classification_scores
+from stages.text.scores import classification_scores
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage

@@ -6,13 +6,13 @@ Kept apart from `evaluate` because no mask and no sparsity changes it.
 from skill_grafting.fields import Params
 from skill_grafting.io import read_rows, write_json
 from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.predictions import write_predictions
+from stages.text.predictions import write_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
-from skill_grafting.runtime import Runtime
-from skill_grafting.settings import ModelParams
+from stages.text.evaluation import Evaluation
+from stages.text.label_model import LabelModel, reset_to_pretrained
+from stages.text.runtime import Runtime
+from stages.text.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import cell_sets, train_set
 from stages.workflow.core.stage import stage

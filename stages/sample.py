@@ -1,6 +1,6 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
-from skill_grafting.data.sampling import draw_sample
+from stages.text.sampling import draw_sample
 from skill_grafting.fields import Params
 from skill_grafting.io import read_rows, require, write_rows
 from skill_grafting.writing import replacing

@@ -14,7 +14,7 @@ import pandas as pd
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_header import open_mask
 from skill_grafting.io import read_json, require
-from skill_grafting.metrics.scores import drawn_scores
+from stages.text.scores import drawn_scores
 from skill_grafting.metrics.variants import (
     CONTROLS,
     FINETUNED,

@@ -11,16 +11,16 @@ from types import SimpleNamespace
 from filelock import FileLock
 from torch import Tensor
 
-from skill_grafting.data.tasks import TaskSpec
+from stages.text.tasks import TaskSpec
 from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import write_json, write_rows
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.importing import save_model
-from skill_grafting.models.label_model import LabelModel
+from stages.text.importing import save_model
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.training.finetuning import TrainingCell, finetune
+from stages.text.finetuning import TrainingCell, finetune
 from stages.evaluate import predict_grafts
 from stages.reference import predict_reference
 from stages.study.anchor import anchor

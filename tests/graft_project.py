@@ -14,9 +14,9 @@ from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.models.label_model import reset_to_pretrained
-from skill_grafting.models.predicting import predict
-from skill_grafting.models.structure import groups_of
+from stages.text.label_model import reset_to_pretrained
+from stages.text.predicting import predict
+from stages.text.structure import groups_of
 from skill_grafting.patches.__main__ import main
 from skill_grafting.patches.patch_file import PatchMetadata, read_patch
 from tests.cells import Cell

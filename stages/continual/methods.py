@@ -41,8 +41,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting.data.batching import shuffled
-from skill_grafting.data.encoding import Example
+from stages.text.batching import shuffled
+from stages.text.encoding import Example
 from skill_grafting.errors import MaskError
 from skill_grafting.fields import HEAD, Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
@@ -51,17 +51,17 @@ from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.label_model import LabelModel
+from stages.text.fisher import squared_gradients
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.models.predicting import dev_score
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.models.structure import groups_of
-from skill_grafting.runtime import Runtime, numpy_generator, permuted, seeded_torch
-from skill_grafting.settings import FinetuneParams, ModelParams
-from skill_grafting.training.course import Part
-from skill_grafting.training.finetuning import plan_for, steps_for, trained_names
-from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.predicting import dev_score
+from stages.text.shared import SharedModel
+from stages.text.structure import groups_of
+from stages.text.runtime import Runtime, numpy_generator, permuted, seeded_torch
+from stages.text.settings import FinetuneParams, ModelParams
+from stages.text.course import Part
+from stages.text.finetuning import plan_for, steps_for, trained_names
+from stages.text.training import Batches, Hooks, TrainPlan, train
 from stages.continual.settings import EwcParams, ReplayParams
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task

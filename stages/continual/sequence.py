@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from skill_grafting.fields import Params
-from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
-from skill_grafting.metrics.scores import Row, agreement, score_rows
+from stages.text.predictions import Predictions, first_rows, read_predictions
+from stages.text.scores import Row, agreement, score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.models.predicting import predict
+from stages.text.predicting import predict
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.continual.methods import METHODS, Naive, TaskSequence
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record

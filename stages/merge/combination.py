@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skill_grafting.data.encoding import Example
-from skill_grafting.data.sampling import spread
+from stages.text.encoding import Example
+from stages.text.sampling import spread
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import StoredMask
@@ -33,15 +33,15 @@ from skill_grafting.merging import (
     within,
 )
 from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
-from skill_grafting.metrics.scores import Row, score_rows
+from stages.text.predictions import Predictions, first_rows, read_predictions, write_predictions
+from stages.text.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.models.predicting import predict
-from skill_grafting.models.shared import SharedModel
+from stages.text.predicting import predict
+from stages.text.shared import SharedModel
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.data.batching import shuffled
-from skill_grafting.data.encoding import Example
-from skill_grafting.data.tasks import TaskSpec
+from stages.text.batching import shuffled
+from stages.text.encoding import Example
+from stages.text.tasks import TaskSpec
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.io import read_rows, write_json
-from skill_grafting.models.predicting import dev_score
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.models.structure import groups_of
+from stages.text.predicting import dev_score
+from stages.text.shared import SharedModel
+from stages.text.structure import groups_of
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
-from skill_grafting.settings import FinetuneParams, ModelParams
-from skill_grafting.training.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
-from skill_grafting.training.grid import Point, Trained, search
-from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, train
+from stages.text.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.settings import FinetuneParams, ModelParams
+from stages.text.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
+from stages.text.grid import Point, Trained, search
+from stages.text.training import Batches, Hooks, Training, TrainPlan, train
 from skill_grafting.writing import replacing
 from stages.multitask.joint_model import save_joint
 from stages.workflow.core import paths

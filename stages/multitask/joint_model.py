@@ -16,13 +16,13 @@ from skill_grafting.errors import ModelError
 from skill_grafting.fields import HEAD, Params
 from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.evidence import objective_of
-from skill_grafting.models.importing import save_model
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.models.structure import groups_of
-from skill_grafting.runtime import Runtime
-from skill_grafting.settings import ModelParams
+from stages.text.evaluation import Evaluation
+from stages.text.objective import objective_of
+from stages.text.importing import save_model
+from stages.text.shared import SharedModel
+from stages.text.structure import groups_of
+from stages.text.runtime import Runtime
+from stages.text.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stored import read_task

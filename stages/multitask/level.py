@@ -3,9 +3,9 @@
 from typing import Any
 
 from skill_grafting.fields import Params
-from skill_grafting.metrics.scores import score_rows
+from stages.text.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import write_record

@@ -11,9 +11,9 @@ import pandas as pd
 
 from skill_grafting.fields import Params
 from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.gain import gained, relative_gain
-from skill_grafting.metrics.overlap import share_inside
-from skill_grafting.metrics.predictions import first_rows, read_predictions
+from stages.text.gain import gained, relative_gain
+from stages.text.overlap import share_inside
+from stages.text.predictions import first_rows, read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import percent, small_percent, words
 from stages.workflow.core import paths

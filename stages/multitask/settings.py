@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from skill_grafting.fields import Count, Name, Positive, Section, Share, Tasks, Values
-from skill_grafting.settings import AdamWParams
+from stages.text.settings import AdamWParams
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 

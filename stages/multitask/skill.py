@@ -3,9 +3,9 @@
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.io import write_json
-from skill_grafting.models.evidence import draws
+from stages.text.objective import draws
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.multitask.joint_model import JointCell, open_joint
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

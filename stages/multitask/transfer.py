@@ -18,8 +18,8 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
-from skill_grafting.models.evidence import draws
-from skill_grafting.runtime import Runtime
+from stages.text.objective import draws
+from stages.text.runtime import Runtime
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import variant_rows, write_record

@@ -21,7 +21,7 @@ _MODULES = {
     "metrics.calibration": ("calibration_error",),
     "models.stored_pairs": ("read_pair",),
     "patches.patch": ("Patch",),
-    "training.masked": ("masked_optimizer",),
+    "masked": ("masked_optimizer",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [*_PLACES, "__version__"]

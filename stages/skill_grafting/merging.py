@@ -22,6 +22,7 @@ says nothing about ties, works tensor by tensor, and may differ between machines
 same number over the whole region, as the authors of TIES do, ties by index.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
@@ -42,7 +43,6 @@ from .grafting.region import Region, Tensors, named_weights, unwrapped
 from .grafting.sides import Piece, Side, pieces_of
 from .grafting.states import copied, require_fit
 from .localizers.movement import distance
-from .runtime import derive_seed
 
 LOGGER = logging.getLogger("skill_grafting")
 Models = Mapping[str, Tensors]
@@ -437,6 +437,12 @@ def _dropped(draws: dict[tuple[str, str], torch.Generator], share: float, seed: 
 
     first, *others = sorted(piece.given)
     return reduce(lambda total, task: total.add_(dropped(task)), others, dropped(first, "total"))
+
+
+def derive_seed(*words: object) -> int:
+    """A 63-bit seed from a purpose, task, seed, ...: equal words give equal seeds, any other word another."""
+    digest = hashlib.blake2b("\x1f".join(str(word) for word in words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vector:

@@ -5,12 +5,12 @@ from skill_grafting.grafting.readout import prune
 from skill_grafting.grafting.select import top_k
 from skill_grafting.io import read_rows
 from skill_grafting.localizers.movement import movement
-from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions
-from skill_grafting.metrics.scores import score_rows
+from stages.text.predictions import Predictions, first_rows, read_predictions
+from stages.text.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.runtime import Runtime
+from stages.text.evaluation import Evaluation
+from stages.text.label_model import LabelModel
+from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import train_set, write_record

@@ -5,12 +5,12 @@ from typing import Any
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.metrics.scores import score_rows
+from stages.text.scores import score_rows
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from skill_grafting.models.evaluation import Evaluation
+from stages.text.evaluation import Evaluation
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
-from skill_grafting.training.finetuning import finetune, settings_of
+from stages.text.runtime import Runtime
+from stages.text.finetuning import finetune, settings_of
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, write_record
 from stages.workflow.core.stage import stage

@@ -18,15 +18,15 @@ from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.blocks import block_names
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score
-from skill_grafting.models.structure import groups_of
+from stages.text.evaluation import Evaluation
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score
+from stages.text.structure import groups_of
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
-from skill_grafting.training.finetuning import TrainingCell
-from skill_grafting.training.grid import Point, Trained, search
-from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.finetuning import TrainingCell
+from stages.text.grid import Point, Trained, search
+from stages.text.training import Hooks, TrainPlan, batches_of, train
 from stages.study.settings import PeftTraining
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record

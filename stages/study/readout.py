@@ -9,11 +9,11 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from skill_grafting.models.evaluation import Evaluation
+from stages.text.evaluation import Evaluation
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
-from skill_grafting.settings import FinetuneParams
-from skill_grafting.training.finetuning import Finetuned, finetune
+from stages.text.runtime import Runtime
+from stages.text.settings import FinetuneParams
+from stages.text.finetuning import Finetuned, finetune
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record

@@ -11,8 +11,8 @@ from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import BIAS as BIASES
 from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from skill_grafting.metrics.gain import ROUNDING, gained
-from skill_grafting.metrics.overlap import overlap, share_inside
+from stages.text.gain import ROUNDING, gained
+from stages.text.overlap import overlap, share_inside
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from skill_grafting.words import counted, small_percent
 from stages.study import bound

@@ -19,12 +19,12 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.models.label_model import LabelModel
+from stages.text.evaluation import Evaluation
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
-from skill_grafting.training.finetuning import at_point, train_again
+from stages.text.runtime import Runtime
+from stages.text.finetuning import at_point, train_again
 from stages.study.settings import Checkpoints
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell

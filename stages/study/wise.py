@@ -7,8 +7,8 @@ from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import wise_ft, wise_graft
 from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
-from skill_grafting.models.evaluation import Evaluation
-from skill_grafting.runtime import Runtime
+from stages.text.evaluation import Evaluation
+from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.scoring import study_sets, variant_rows, write_record

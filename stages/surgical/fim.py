@@ -6,9 +6,9 @@ from typing import Any
 from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.io import read_rows, write_json
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.label_model import LabelModel
+from stages.text.label_model import LabelModel
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, seeded_torch
+from stages.text.runtime import Runtime, seeded_torch
 from stages.surgical.layers import drawn_rows, layers_of, scores_by_count
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

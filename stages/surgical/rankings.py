@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.metrics.overlap import spearman
+from stages.text.overlap import spearman
 from stages.surgical.selections import order
 from stages.workflow.records import frame_of
 

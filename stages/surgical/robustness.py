@@ -4,16 +4,16 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from skill_grafting.data.encoding import Example
+from stages.text.encoding import Example
 from skill_grafting.errors import ParamsError
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
-from skill_grafting.training.finetuning import train_again
+from stages.text.runtime import Runtime
+from stages.text.finetuning import train_again
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from skill_grafting.fields import Count, Positive, Rate, Section, Tasks, Values
-from skill_grafting.settings import FinetuneParams
+from stages.text.settings import FinetuneParams
 from stages.surgical.selections import parse
 from stages.workflow.core.rules import Choice, is_on, not_among
 

@@ -10,13 +10,13 @@ from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, require
-from skill_grafting.metrics.predictions import Predictions
-from skill_grafting.metrics.scores import cross_entropy, own_scores
+from stages.text.predictions import Predictions
+from stages.text.scores import cross_entropy, own_scores
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.evaluation import Evaluation
+from stages.text.evaluation import Evaluation
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, numpy_generator
-from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
+from stages.text.runtime import Runtime, numpy_generator
+from stages.text.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import SurgeryParams, WarmedUp

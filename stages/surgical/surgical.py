@@ -9,7 +9,7 @@ import pandas as pd
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.metrics.composition import composition
-from skill_grafting.metrics.gain import gained
+from stages.text.gain import gained
 from skill_grafting.words import percent
 from stages.surgical.rankings import (
     CELL,

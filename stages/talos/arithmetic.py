@@ -22,11 +22,11 @@ from skill_grafting.merging import (
     summed,
 )
 from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.predictions import Predictions, first_rows, read_predictions, write_predictions
-from skill_grafting.metrics.scores import majority_share
+from stages.text.predictions import Predictions, first_rows, read_predictions, write_predictions
+from stages.text.scores import majority_share
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
 from stages.workflow.core import paths

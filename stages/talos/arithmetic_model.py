@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from skill_grafting.data.encoding import Example
-from skill_grafting.data.sampling import spread
+from stages.text.encoding import Example
+from stages.text.sampling import spread
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_reading import read_mask_for
@@ -20,10 +20,10 @@ from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_rows
 from skill_grafting.merging import combined, task_vector
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.label_model import LabelModel
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.models.predicting import predict
-from skill_grafting.runtime import Runtime
+from stages.text.predicting import predict
+from stages.text.runtime import Runtime
 from stages.talos.linearised import LinearisedModel
 from stages.workflow.core import paths
 from stages.workflow.core.training import open_shared

@@ -14,8 +14,8 @@ import numpy as np
 
 from skill_grafting.fields import Params
 from skill_grafting.io import write_json
-from skill_grafting.metrics.scores import agreement
-from skill_grafting.runtime import Runtime
+from stages.text.scores import agreement
+from stages.text.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

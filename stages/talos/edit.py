@@ -27,17 +27,17 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy
 from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
-from skill_grafting.metrics.predictions import Predictions
-from skill_grafting.metrics.scores import majority_share, standard_error
+from stages.text.predictions import Predictions
+from stages.text.scores import majority_share, standard_error
 from skill_grafting.metrics.variants import PRETRAINED
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime, numpy_generator, seeded_torch
-from skill_grafting.settings import FinetuneParams
-from skill_grafting.training.finetuning import matched_steps
-from skill_grafting.training.grid import Point, Trained, search
-from skill_grafting.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.settings import FinetuneParams
+from stages.text.finetuning import matched_steps
+from stages.text.grid import Point, Trained, search
+from stages.text.training import Hooks, TrainPlan, batches_of, train
 from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining

@@ -18,15 +18,15 @@ from skill_grafting.localizers.random import Random
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
 from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.overlap import overlap
-from skill_grafting.metrics.predictions import Predictions, write_predictions
-from skill_grafting.metrics.scores import majority_share
+from stages.text.overlap import overlap
+from stages.text.predictions import Predictions, write_predictions
+from stages.text.scores import majority_share
 from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.evidence import draws, objective_of
+from stages.text.objective import draws, objective_of
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.progress import progress
-from skill_grafting.runtime import Runtime
+from stages.text.runtime import Runtime
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

@@ -10,8 +10,8 @@ from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.merging import normalised
 from skill_grafting.metrics.composition import KEY, KINDS, QUERY, composition
-from skill_grafting.metrics.gain import relative_gain
-from skill_grafting.metrics.overlap import overlap
+from stages.text.gain import relative_gain
+from stages.text.overlap import overlap
 from skill_grafting.metrics.variants import PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, require_files, run_frame

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.data.tasks import registry
+from stages.text.tasks import registry
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json
-from skill_grafting.metrics.gain import relative_gain
+from stages.text.gain import relative_gain
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.words import small_percent
 from stages.workflow.report.formats import counts

@@ -24,10 +24,10 @@ from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import NAMES
 from skill_grafting.merging import shifted, task_vector
 from skill_grafting.metrics.calibration import reliability
-from skill_grafting.models.evidence import draws, objective_of
-from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import loss_of
+from stages.text.objective import draws, objective_of
+from stages.text.fisher import squared_gradients
+from stages.text.label_model import LabelModel
+from stages.text.predicting import loss_of
 from stages.workflow.core.cells import GraftCell
 from tests.pico import localizer_settings, same, small_config, state
 
@@ -193,7 +193,7 @@ def view(known: LabelModel, model: nn.Module) -> LabelModel:
 
 
 def drawn(examples: list) -> list:
-    from skill_grafting.runtime import permuted
+    from stages.text.runtime import permuted
 
     return permuted(examples, "fisher", "mask", "toy", 0)
 

@@ -6,9 +6,9 @@ import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from skill_grafting.metrics.calibration import confidence_histogram, reliability, softmax
-from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
-from skill_grafting.metrics.scores import cross_entropy
-from skill_grafting.metrics.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
+from stages.text.predictions import Predictions, dev_set, read_predictions, write_predictions
+from stages.text.scores import cross_entropy
+from stages.text.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
 from skill_grafting.metrics.variants import (
     FINETUNED,
     GRAFTED,

@@ -11,8 +11,8 @@ from torchmetrics.functional.classification import binary_f1_score, multiclass_a
 from skill_grafting.errors import DataError
 from skill_grafting.metrics.calibration import softmax
 from skill_grafting.metrics.classification import accuracy, f1
-from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
-from skill_grafting.metrics.scores import agreement, constant_scores, score_rows, standard_error
+from stages.text.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores import agreement, constant_scores, score_rows, standard_error
 from skill_grafting.metrics.variants import FINETUNED
 from tests.pico import TOY
 

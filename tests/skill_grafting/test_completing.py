@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from skill_grafting.data.encoding import Example, encode_completions, label_completions
-from skill_grafting.data.tasks import TaskSpec
+from stages.text.encoding import Example, encode_completions, label_completions
+from stages.text.tasks import TaskSpec
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.metrics.calibration import reliability
 from skill_grafting.metrics.classification import TARGETS, TOKEN_RECORD, accuracy
-from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
-from skill_grafting.metrics.scores import (
+from stages.text.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores import (
     agreement,
     classification_scores,
     error_over_rows,
@@ -22,10 +22,10 @@ from skill_grafting.metrics.scores import (
     usual_completion,
 )
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED
-from skill_grafting.models.evaluation import targets_of, token_temperature
-from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import loss_gradient, predict_tokens
+from stages.text.evaluation import targets_of, token_temperature
+from stages.text.fisher import squared_gradients
+from stages.text.label_model import LabelModel
+from stages.text.predicting import loss_gradient, predict_tokens
 from tests.pico import TOY, byte_tokenizer, prepending_tokenizer, runtime, toy_rows
 
 BYTES = byte_tokenizer()

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_grafting.data.local import load_local
-from skill_grafting.data.packaged import READERS
-from skill_grafting.data.packages import find_package, packages
-from skill_grafting.data.rows import text_key
-from skill_grafting.data.sampling import draw_sample, split_sizes
-from skill_grafting.data.tables import build_table, leakage, ood_rows, texts_of
-from skill_grafting.data.tasks import TaskSpec, packaged_tasks, resolve_tasks
+from stages.text.local import load_local
+from stages.text.packaged import READERS
+from stages.text.packages import find_package, packages
+from stages.text.rows import text_key
+from stages.text.sampling import draw_sample, split_sizes
+from stages.text.tables import build_table, leakage, ood_rows, texts_of
+from stages.text.tasks import TaskSpec, packaged_tasks, resolve_tasks
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.io import read_json, read_rows, write_rows
 from stages import fetch

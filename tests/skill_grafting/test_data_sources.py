@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from skill_grafting.data import packages
-from skill_grafting.data.hub import load_hub
-from skill_grafting.data.local import load_local
-from skill_grafting.data.packaged import load_packaged
-from skill_grafting.data.prompts import Prompt
-from skill_grafting.data.tables import build_table
-from skill_grafting.data.tasks import HubSource, TaskSpec, resolve_tasks
+from stages.text import packages
+from stages.text.hub import load_hub
+from stages.text.local import load_local
+from stages.text.packaged import load_packaged
+from skill_grafting.patches.prompts import Prompt
+from stages.text.tables import build_table
+from stages.text.tasks import HubSource, TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, ModelError
 from skill_grafting.io import read_json
 from skill_grafting.models.folders import find_checkpoint
@@ -234,8 +234,8 @@ LOAD = """
 import json, sys
 knocks = []
 sys.addaudithook(lambda event, words: knocks.append(words[1][1]) if event == "socket.connect" else None)
-from skill_grafting.data.hub import load_hub
-from skill_grafting.data.tasks import resolve_tasks
+from stages.text.hub import load_hub
+from stages.text.tasks import resolve_tasks
 from skill_grafting.errors import DataError
 try:
     print(json.dumps(load_hub(resolve_tasks({})[0]["sst2"])))

@@ -7,8 +7,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
-from skill_grafting.data.batching import by_length, collate, shuffled
-from skill_grafting.data.encoding import (
+from stages.text.batching import by_length, collate, shuffled
+from stages.text.encoding import (
     Example,
     encode,
     encode_completions,
@@ -16,8 +16,8 @@ from skill_grafting.data.encoding import (
     label_word_ids,
     rendered,
 )
-from skill_grafting.data.prompts import Prompt
-from skill_grafting.data.tasks import TaskSpec, resolve_tasks
+from skill_grafting.patches.prompts import Prompt
+from stages.text.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import DataError, ModelError, ParamsError
 from skill_grafting.yaml12 import load_yaml
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import skill_grafting as sg
 from skill_grafting.io import read_rows
 from skill_grafting.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import predict_tokens
+from stages.text.label_model import LabelModel
+from stages.text.predicting import predict_tokens
 from skill_grafting.patches.__main__ import main as graft_command
 from skill_grafting.patches.patch_file import PATCH
-from skill_grafting.training.taking_over import take_over
+from stages.text.taking_over import take_over
 from stages.workflow.core import paths
 from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stored import read_task

@@ -13,11 +13,11 @@ from tokenizers.models import WordLevel
 
 from skill_grafting.errors import ModelError
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.importing import import_model, sees_later_words
-from skill_grafting.models.label_model import LabelModel
+from stages.text.importing import import_model, sees_later_words
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import load_model, load_tokenizer, read_tensors
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.models.structure import groups_of, parameter_groups
+from stages.text.shared import SharedModel
+from stages.text.structure import groups_of, parameter_groups
 from tests.pico import (
     PAIRS,
     TOY,

@@ -15,10 +15,10 @@ from transformers.models.auto import modeling_auto, tokenization_auto
 
 import skill_grafting as sg
 from skill_grafting.errors import GraftError
-from skill_grafting.models.importing import import_model
-from skill_grafting.models.label_model import LabelModel
+from stages.text.importing import import_model
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import TOKENIZER_FILES
-from skill_grafting.models.predicting import predict
+from stages.text.predicting import predict
 from skill_grafting.models.probing import without_cache
 from skill_grafting.patches.__main__ import _parser
 from skill_grafting.patches.localize import localize

@@ -8,14 +8,14 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
-from skill_grafting.data.batching import Batch
-from skill_grafting.data.encoding import Example
+from stages.text.batching import Batch
+from stages.text.encoding import Example
 from skill_grafting.errors import ModelError
-from skill_grafting.models.importing import import_model
-from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
+from stages.text.importing import import_model
+from stages.text.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.models.loading import load_model
-from skill_grafting.models.predicting import dev_score, predict
-from skill_grafting.models.visibility import Reader, most_tokens
+from stages.text.predicting import dev_score, predict
+from stages.text.visibility import Reader, most_tokens
 from tests.pico import (
     TOY,
     model_settings,

@@ -22,8 +22,8 @@ from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, lear
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.metrics.classification import accuracy, mcc
-from skill_grafting.models.evidence import objective_of
-from skill_grafting.models.predicting import dev_score, predict
+from stages.text.objective import objective_of
+from stages.text.predicting import dev_score, predict
 from stages.workflow.core.cells import GraftCell
 from tests.memory import PeakBytes
 from tests.pico import TOY, localizer_settings, same

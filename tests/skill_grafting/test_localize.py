@@ -24,8 +24,8 @@ from skill_grafting.grafting.select import top_k
 from skill_grafting.io import write_text
 from skill_grafting.localizers.movement import movement
 from skill_grafting.localizers.registry import NAMES, localizer_of
-from skill_grafting.models.evidence import draws
-from skill_grafting.models.label_model import LabelModel
+from stages.text.objective import draws
+from stages.text.label_model import LabelModel
 from skill_grafting.patches.card import render
 from skill_grafting.patches.patch import Patch
 from skill_grafting.patches.patch_file import PATCH

@@ -22,7 +22,7 @@ from skill_grafting.localizers.bias import biases
 from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput, Objective
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
-from skill_grafting.models.evidence import draws, objective_of
+from stages.text.objective import draws, objective_of
 from stages.workflow.core.cells import GraftCell
 from tests.imports import closure
 from tests.pico import localizer_settings, same

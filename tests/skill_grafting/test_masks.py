@@ -20,7 +20,7 @@ from skill_grafting.grafting.mask_header import read_header
 from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.metrics.overlap import share_inside
+from stages.text.overlap import share_inside
 
 HEAD = {"head.weight": torch.eye(2)}
 SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)

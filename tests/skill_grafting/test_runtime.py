@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from skill_grafting import runtime
-from skill_grafting.models.predicting import predict
-from skill_grafting.training.finetuning import finetune
+from stages.text import runtime
+from stages.text.predicting import predict
+from stages.text.finetuning import finetune
 from tests.pico import finetune_settings, same, values_of
 from tests.stages.test_resume import learn
 

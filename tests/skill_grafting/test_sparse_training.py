@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from skill_grafting.data.batching import shuffled
+from stages.text.batching import shuffled
 from skill_grafting.errors import GraftError, MaskError, ModelError
 from skill_grafting.fields import HEAD
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, named_weights
-from skill_grafting.models.structure import groups_of
-from skill_grafting.training import course, finetuning, training
-from skill_grafting.training.finetuning import at_point, finetune, trained_names
-from skill_grafting.training.masked import masked_optimizer
-from skill_grafting.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.structure import groups_of
+from stages.text import course
+from stages.text import finetuning
+from stages.text import training
+from stages.text.finetuning import at_point, finetune, trained_names
+from skill_grafting.masked import masked_optimizer
+from stages.text.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
 from tests.skill_grafting.test_training import batches, fresh
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from skill_grafting.data.tasks import TaskSpec, resolve_tasks
+from stages.text.tasks import TaskSpec, resolve_tasks
 from skill_grafting.errors import ModelError
 from skill_grafting.io import write_json
 from skill_grafting.models import folders
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import predict
-from skill_grafting.training.finetuning import TrainingCell
-from skill_grafting.training.taking_over import label_order, take_over
+from stages.text.label_model import LabelModel
+from stages.text.predicting import predict
+from stages.text.finetuning import TrainingCell
+from stages.text.taking_over import label_order, take_over
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
 from stages.workflow.core.training import chosen_point

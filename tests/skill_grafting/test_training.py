@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from skill_grafting.errors import TrainingError
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score, loss_gradient
-from skill_grafting.models.structure import groups_of
-from skill_grafting.runtime import seeded_torch
-from skill_grafting.training import course
-from skill_grafting.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
-from skill_grafting.training.grid import Trained, search
-from skill_grafting.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score, loss_gradient
+from stages.text.structure import groups_of
+from stages.text.runtime import seeded_torch
+from stages.text import course
+from stages.text.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
+from stages.text.grid import Trained, search
+from stages.text.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import finetune_settings, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)

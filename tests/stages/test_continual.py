@@ -15,12 +15,12 @@ from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.io import read_json
-from skill_grafting.metrics.predictions import read_predictions
+from stages.text.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.runtime import seeded_torch
-from skill_grafting.training.finetuning import at_point, finetune
+from stages.text.label_model import LabelModel
+from stages.text.runtime import seeded_torch
+from stages.text.finetuning import at_point, finetune
 from stages.continual import methods
 from stages.continual.methods import (
     METHODS,

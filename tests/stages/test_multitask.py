@@ -18,10 +18,10 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.io import read_json
 from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
-from skill_grafting.metrics.predictions import read_predictions
+from stages.text.predictions import read_predictions
 from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.runtime import seeded_torch
+from stages.text.shared import SharedModel
+from stages.text.runtime import seeded_torch
 from stages.multitask import joint
 from stages.multitask.joint import JointPlan, mixed_batches, train_joint
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint

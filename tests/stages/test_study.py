@@ -20,15 +20,15 @@ from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.metrics.predictions import Predictions, read_predictions, write_predictions
-from skill_grafting.metrics.scores import agreement
+from stages.text.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores import agreement
 from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import dev_score, predict
-from skill_grafting.models.structure import groups_of
-from skill_grafting.runtime import seeded_torch
-from skill_grafting.settings import AdamWParams
-from skill_grafting.training.finetuning import Finetuned, TrainingCell, finetune, train_again
+from stages.text.label_model import LabelModel
+from stages.text.predicting import dev_score, predict
+from stages.text.structure import groups_of
+from stages.text.runtime import seeded_torch
+from stages.text.settings import AdamWParams
+from stages.text.finetuning import Finetuned, TrainingCell, finetune, train_again
 from stages.study import trajectory
 from stages.study.bound import lacking, log_all_regions, log_models, variance_term
 from stages.study.paradigm import finetune_and_graft, settings_of

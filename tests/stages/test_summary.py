@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
-from skill_grafting.data.tasks import resolve_tasks
+from stages.text.tasks import resolve_tasks
 from skill_grafting.errors import DataError
 from skill_grafting.io import read_json, write_json, write_text
-from skill_grafting.metrics.predictions import Predictions, write_predictions
-from skill_grafting.metrics.scores import calibration_scores, classification_scores
-from skill_grafting.metrics.temperature import GRAFT_TEMPERED
+from stages.text.predictions import Predictions, write_predictions
+from stages.text.scores import calibration_scores, classification_scores
+from stages.text.temperature import GRAFT_TEMPERED
 from skill_grafting.metrics.variants import (
     FINETUNED,
     GRAFTED,
@@ -57,7 +57,7 @@ DRAWS = 100
 @pytest.fixture(autouse=True)
 def few_draws(project, monkeypatch):
     """Samples of test rows, of which intervals of a single task are made, fewer than a run draws."""
-    monkeypatch.setattr("skill_grafting.metrics.scores.DRAWS", DRAWS)
+    monkeypatch.setattr("stages.text.scores.DRAWS", DRAWS)
 
 
 def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, rows: int = 400) -> None:

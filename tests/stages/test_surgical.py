@@ -17,18 +17,18 @@ from skill_grafting.fields import LAYERS
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_json, write_json, write_rows
 from skill_grafting.metrics.classification import mcc
-from skill_grafting.metrics.overlap import spearman
-from skill_grafting.metrics.predictions import Predictions
-from skill_grafting.metrics.scores import classification_scores, own_scores
+from stages.text.overlap import spearman
+from stages.text.predictions import Predictions
+from stages.text.scores import classification_scores, own_scores
 from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.models.fisher import squared_gradients
-from skill_grafting.models.importing import import_model
-from skill_grafting.models.label_model import LabelModel
+from stages.text.fisher import squared_gradients
+from stages.text.importing import import_model
+from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.runtime import derive_seed, numpy_generator, permuted
-from skill_grafting.training.finetuning import TrainingCell, finetune, train_again
-from skill_grafting.training.training import TrainPlan
+from stages.text.runtime import derive_seed, numpy_generator, permuted
+from stages.text.finetuning import TrainingCell, finetune, train_again
+from stages.text.training import TrainPlan
 from stages.surgical import fim, robustness, surgery
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
 from stages.surgical.rankings import (

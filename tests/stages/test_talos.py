@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_grafting.data.batching import shuffled
+from stages.text.batching import shuffled
 from skill_grafting.errors import MaskError, TrainingError
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
@@ -23,11 +23,11 @@ from skill_grafting.localizers.movement import movement, movement_mask
 from skill_grafting.localizers.registry import Budget, localizer_of
 from skill_grafting.localizers.talos import Talos, round_sizes
 from skill_grafting.merging import combined, summed, task_vector
-from skill_grafting.models.fisher import MODES, drawn_labels, squared_gradients
-from skill_grafting.models.label_model import LabelModel
-from skill_grafting.models.predicting import predict
-from skill_grafting.runtime import numpy_generator, seeded_torch
-from skill_grafting.training.training import TrainPlan
+from stages.text.fisher import MODES, drawn_labels, squared_gradients
+from stages.text.label_model import LabelModel
+from stages.text.predicting import predict
+from stages.text.runtime import numpy_generator, seeded_torch
+from stages.text.training import TrainPlan
 from stages.talos.arithmetic import addition, choose_negation, negation, single_scores
 from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel
 from stages.talos.disentangle import error_grid, searched_mean
@@ -86,7 +86,7 @@ def test_every_mode_is_a_sum_of_squares_the_same_one_by_one_and_by_layer(make_ce
     cell, rows = make_cell("prompt"), toy_rows(5)
     by_layer = fisher(cell, mode, rows, draws=2)
     assert all(bool((values >= 0).all()) for values in by_layer.values())
-    monkeypatch.setattr("skill_grafting.models.fisher._add_by_layer", lambda *_: False)
+    monkeypatch.setattr("stages.text.fisher._add_by_layer", lambda *_: False)
     assert close(by_layer, fisher(cell, mode, rows, draws=2))
 
 

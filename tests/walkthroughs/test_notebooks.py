@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 
 from skill_grafting.errors import GraftError
-from skill_grafting.models import sources
+from stages.text import sources
 from tests.pico import save_causal
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs/notebooks").glob("*.ipynb"))

@@ -34,6 +34,18 @@ def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str,
     return {name: group_of(name) for name in names}
 
 
+def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
+    """The parameters of a new head: what the pretrained checkpoint lacks behind its backbone, a pooler with it.
+
+    Of one that lacks nothing there, and so has a head of its own task, all that is outside the backbone.
+    """
+    inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
+    pooler = f"{inside}pooler."
+    outside = {name for name in names if not name.startswith(inside)}
+    head = {name for name in lacking if name in outside or name.startswith(pooler)}
+    return head if head & outside else head | outside
+
+
 def block_names(model: "PreTrainedModel") -> list[str]:
     """Names of the repeated blocks, in the model's order; ALBERT has one for each group of layers that it runs several times."""
     return [f"{prefix}{place}" for prefix in _blocks(model) for place in range(len(model.get_submodule(prefix[:-1])))]

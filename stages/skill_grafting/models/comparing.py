@@ -14,8 +14,8 @@ from ..fields import HEAD
 from ..grafting.region import named_weights
 from .anatomy import ModelSpec, shapes_of
 from .checkpoints import Checkpoint, Named
+from .probing import most_tokens
 from .loading import CLASSES, MADE_ANEW, POOLERS, classes, is_dropout, load_config, quiet_transformers
-from .visibility import most_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

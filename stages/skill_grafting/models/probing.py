@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Embedding, Module
 
 from ..errors import ModelError, one_line
 
@@ -74,6 +74,19 @@ def probe(model: "PreTrainedModel") -> dict[str, Tensor]:
         return {"pixel_values": torch.zeros(shape, device=model.device, dtype=model.dtype)}
     words = {"input_ids": some_words(model)[None]}
     return words | ({"decoder_input_ids": words["input_ids"]} if model.config.is_encoder_decoder else {})
+
+
+def most_tokens(model: "PreTrainedModel") -> int | None:
+    """Tokens of the longest input that a model has learned positions for; None where it learned none, as with rotary ones."""
+    ran = {*run_of(model).order}  # not so the positions in the images that a model may see, too
+    tables = {name: part for name, part in model.named_modules() if isinstance(part, Embedding) and name in ran}
+    own_names = ((name.rpartition(".")[2], part) for name, part in tables.items())
+    learned = [part for name, part in own_names if "position" in name or name == "wpe"]
+    if not learned:
+        return None
+    padding = learned[0].padding_idx  # RoBERTa and its kin count from behind it
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", learned[0].num_embeddings)  # LED has none
+    return most - (0 if padding is None else padding + 1)
 
 
 def vocabulary_size(model: "PreTrainedModel") -> int:

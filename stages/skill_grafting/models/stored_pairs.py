@@ -13,12 +13,11 @@ from ..grafting.apply import write
 from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
 from ..grafting.states import heads_of
 from .anatomy import ModelSpec, shapes_of
-from .blocks import groups_in
+from .blocks import groups_in, new_head
 from .checkpoints import Checkpoint, Named
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
 from .loading import CLASSES, load_model
 from .pairs import Pair, chosen
-from .structure import new_head
 from .tokenizing import other_reading
 
 if TYPE_CHECKING:

@@ -13,18 +13,17 @@ from typing import Any, NoReturn, get_args
 from .. import __version__
 from ..command import USER_MISTAKE, guarded, missing_package
 from ..errors import GraftError, did_you_mean, printable
-from ..fields import GROUPS, Column, Mode
+from ..fields import GROUPS, Mode
 from ..localizers import NAMES
 
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
     "localize": "Make a patch from two checkpoints, whoever fine-tuned them.",
     "apply": "Put a patch onto its base model and save the result; any other model is refused.",
-    "export": "Write a mask of the pipeline as a patch, or a mask or patch as an adapter of peft.",
+    "export": "Write a patch as an adapter of peft.",
     "inspect": "Show how large a mask is and where its parameters lie.",
-    "predict": "Show the probability of each label for texts, by a patch on its base model or by a whole model.",
 }
-MODES, COLUMNS = get_args(Mode), get_args(Column)
+MODES = get_args(Mode)
 PRETRAINED = "models/pretrained"
 
 
@@ -82,7 +81,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--finetuned": {"required": True, "help": "checkpoint that was fine-tuned from it, a folder or hub id"},
         **TO,
         "--sparsity": {"type": share, "nargs": "+", "default": [1e-4],
-            "help": "share of the graftable parameters to select; default: 0.0001; several sizes give a folder each, and curve.png"},
+            "help": "share of the graftable parameters to select; default: 0.0001; several sizes give a folder each"},
         "--localizer": {"type": one_of(NAMES), "default": "movement", "metavar": "NAME",
             "help": f"method that selects the parameters: {', '.join(NAMES)}; default: %(default)s"},
         "--region": {"type": one_of(GROUPS), "nargs": "+", "default": [], "metavar": "GROUP",
@@ -93,14 +92,6 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
         "--finetuned-revision": {"help": "commit, tag or branch of the fine-tuned model on the hub"},
         "--task": {"help": "name of the task; default: the name of the fine-tuned checkpoint"},
-        "--prompt": {"help": "for a language model: template with {sentence1} and {mask}"},
-        "--verbalizer": {**PAIRS, "metavar": "LABEL=WORD", "help": "for a language model: the word of each label in the prompt"},
-        "--data": {"type": Path, "help": "labelled rows (.csv, .tsv, .jsonl) to score on and for methods that take gradients; with --mode "
-            "generative and no --verbalizer, prompts and completions"},
-        "--test": {"help": "rows to score on, or 'none' for no scores; default: a fifth of --data"},
-        "--columns": {**PAIRS, "type": partial(pair, names=COLUMNS),
-            "help": f"names of the columns if they differ from {', '.join(COLUMNS)}, such as sentence1=Review"},
-        "--max-length": {"type": partial(at_least, 8), "help": "tokens of a text at most; default: as many as the model can read, up to 512"},
         "--set": {**PAIRS, "help": "settings of the method, such as steps=50"},
         "--seed": {"type": partial(at_least, 0), "default": 0, "help": "random seed of the method; default: %(default)s"},
     },
@@ -110,20 +101,12 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         **TO,
     },
     "export": {
-        **MASK,
-        "--as": {"dest": "form", "choices": ("patch", "peft"), "default": "patch", "help": "form to write; default: %(default)s"},
+        "patch": {"type": Path, "help": "the folder or file of a patch"},
         "--leave-out": {"action": "store_true", "help": "leave biases and embeddings, which an adapter can't hold, as pretrained"},
         **BASE,
         **TO,
     },
     "inspect": {**MASK, **JSON},
-    "predict": {
-        "folder": {"type": Path, "help": "a patch or a whole model"},
-        "texts": {"nargs": "+", "help": "texts to predict"},
-        "--second": {"nargs": "+", "default": [], "help": "for pairs of texts: the second text of each"},
-        **BASE,
-        **JSON,
-    },
 }  # fmt: skip
 
 

@@ -1,92 +1,20 @@
-"""export: a mask of the project that the command runs in, with the task, settings and scores that it doesn't hold, or a patch."""
+"""export: a patch as an adapter that peft loads."""
 
 from pathlib import Path
-from typing import Any
 
-from ruamel.yaml import YAML
-
-from ..errors import ModelError, ParamsError, one_line
-from ..fields import HEAD
-from ..grafting.fingerprint import fingerprint
-from ..grafting.mask import StoredMask
-from ..grafting.mask_reading import require_model
-from ..grafting.region import Region
-from ..io import read_json
-from ..metrics.gain import with_gain
-from ..metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from ..models.anatomy import FILE, read_anatomy
-from ..models.loading import class_name, load_config, load_tokenizer, read_tensors
 from .adapter import write_adapter
-from .card import AS_PATCH, PEFT, require_free, write_folder
-from .patch_file import PatchContent, describe, read_graft
+from .card import PEFT, require_free, write_folder
+from .patch_file import read_patch
 from .placing import load_base, places_of
 
-SETTINGS = Path("params.yaml")
-# masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
-SCORED_BY = {"learned": ("evaluate", "calibration")}
-# what a card compares
-COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
+def export(patch: Path, base: str, to: Path, leave_out: bool) -> str:
+    """Write a patch as an adapter of peft to a new folder; gives one line about it.
 
-def export(mask: Path, form: str, base: str, to: Path, leave_out: bool) -> str:
-    """Write the graft of a mask file or patch to a new folder, as a patch or an adapter of peft; gives one line about it.
-
-    Raises MaskError if the mask is damaged, was made for another model than `base` or doesn't fit the form, and StorageError if
+    Raises MaskError if the patch is damaged, was made for another model than `base` or doesn't fit an adapter, and StorageError if
     something is at `to`.
     """
-    target, (file, found) = require_free(to), read_graft(mask)
-    if isinstance(found, PatchContent):
-        patch = found
-    else:
-        patch = as_patch(file, found, Path(base))
-        patch.scores = pipeline_scores(file, found.about.get("task") or "")
-    if form == AS_PATCH:
-        return write_folder(target, patch, form)
-    model = load_base(patch, base)
-    places_of(patch, model, f"the model in {base}")
-    return write_folder(target, patch, PEFT, lambda folder: write_adapter(folder, patch, model, leave_out))
-
-
-def as_patch(path: Path, stored: StoredMask, base: Path) -> PatchContent:
-    """The patch of a mask of the project, on its pretrained model; MaskError if it was made for another one."""
-    if not (base / FILE).is_file():
-        raise ModelError(f"{base}: a mask is for a model as the stage `model` writes it, and this has no {FILE}")
-    spec, about = read_anatomy(base), stored.about
-    tensors = read_tensors(base, spec.pretrained)
-    region = Region({name: tuple(spec.shapes[name]) for name in stored.mask.region.shapes if name in tensors})
-    require_model(path, about, region, fingerprint(region, tensors), spec.name)
-    facts, padding = project_facts(about.get("task") or "", spec.mode), load_config(base).get_text_config().pad_token_id
-    origin = {"name": spec.name, "source": spec.source, "revision": spec.revision}
-    origin["model_class"] = class_name(load_config(base).model_type, spec.mode)
-    weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
-    # by which fine-tuning began, or its tokenizer's
-    settings = {"pad_token_id": load_tokenizer(base).pad_token_id if padding is None else padding, "problem_type": None}
-    return PatchContent(stored, describe(stored, tensors, weights, origin | facts, settings))
-
-
-def project_facts(name: str, mode: str) -> dict[str, Any]:
-    """How a task's labels are read: its definition, as the project's stage `fetch` resolved it, and the longest input in tokens."""
-    task = read_json(Path("data/tables") / name / "card.json")["task"]
-    labels = [] if mode == "generative" else task["labels"] or []
-    prompt = task["prompt" if mode == "prompt" else "causal_prompt"] if labels and mode != "standard" else None
-    try:
-        length = int(YAML(typ="safe").load(SETTINGS)["model"]["max_length"])
-    except Exception as error:  # of a file that isn't there, is no YAML or lacks it
-        problem = f"takes model.max_length from a project's {SETTINGS}; run it there"
-        raise ParamsError(f"{problem} ({one_line(error)})") from None
-    return {"title": task["title"], "labels": labels, "prompt": prompt, "max_length": length}
-
-
-def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:
-    """variant -> n, score, retained, agreement and so on, on the task's own test set; nothing if none are stored."""
-    masks, mask = Path("masks").absolute(), mask.absolute()
-    if mask.stem != task or not mask.is_relative_to(masks):
-        return {}
-    stage, *parts = mask.relative_to(masks).with_suffix(".json").parts
-    scores: dict[str, dict[str, Any]] = {variant: {} for variant in COMPARED}
-    for file in (Path("metrics", name, *parts) for name in SCORED_BY.get(stage, [stage])):
-        record = read_json(file) if file.is_file() else {}
-        rows = {row["variant"]: row for row in record.get("rows", []) if row["test_set"] == task}
-        for variant, row in {**rows, **record.get("scores", {}).get(task, {})}.items():
-            scores.get(variant, {}).update(row)
-    return with_gain({variant: row for variant, row in scores.items() if "score" in row})
+    target, one = require_free(to), read_patch(patch)
+    model = load_base(one, base)
+    places_of(one, model, f"the model in {base}")
+    return write_folder(target, one, PEFT, lambda folder: write_adapter(folder, one, model, leave_out))

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from torch import Tensor
 
-from ..data.prompts import Prompt
+from skill_grafting.patches.prompts import Prompt
 from ..errors import MaskError, ParamsError, plain_problem
 from ..fields import Section
 from ..grafting.fingerprint import fingerprint

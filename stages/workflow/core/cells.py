@@ -18,10 +18,10 @@ from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
 from skill_grafting.localizers.registry import Budget, Localizer
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.models.evidence import draws, objective_of
-from skill_grafting.models.label_model import LabelModel, reset_to_pretrained
-from skill_grafting.runtime import Runtime
-from skill_grafting.settings import ModelParams
+from stages.text.objective import draws, objective_of
+from stages.text.label_model import LabelModel, reset_to_pretrained
+from stages.text.runtime import Runtime
+from stages.text.settings import ModelParams
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 

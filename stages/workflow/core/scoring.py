@@ -6,8 +6,8 @@ from operator import or_
 from typing import Any
 
 from skill_grafting.io import read_rows, write_json
-from skill_grafting.metrics.predictions import Predictions, dev_set, read_predictions, write_predictions
-from skill_grafting.metrics.scores import Row, score_rows
+from stages.text.predictions import Predictions, dev_set, read_predictions, write_predictions
+from stages.text.scores import Row, score_rows
 from skill_grafting.metrics.variants import FINETUNED
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task, read_test_sets

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from skill_grafting.data.tasks import resolve_tasks, unknown_tasks
+from stages.text.tasks import resolve_tasks, unknown_tasks
 from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
 from skill_grafting.fields import Params, Section, Values, get_by_path
 from skill_grafting.localizers.registry import localizer_of, original

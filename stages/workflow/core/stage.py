@@ -98,7 +98,7 @@ def _given(function: Callable[..., None], entry: dict[str, Any], arguments: dict
         listed = (part if isinstance(part, dict) else {"": [part]} for part in entry["params"])
         given["params"] = load_params(*(filled(key) for part in listed for keys in part.values() for key in keys))
     if "machine" in takes:
-        from skill_grafting import runtime
+        from stages.text import runtime
 
         given["machine"] = runtime.start(given["params"].runtime)
     return given

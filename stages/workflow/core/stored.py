@@ -1,6 +1,6 @@
 """Readers of what stages stored: tasks and test rows."""
 
-from skill_grafting.data.tasks import TaskSpec
+from stages.text.tasks import TaskSpec
 from skill_grafting.io import read_json, read_rows, require
 from stages.workflow.core import paths
 

@@ -12,10 +12,10 @@ from skill_grafting.grafting.region import Tensors
 from skill_grafting.io import read_json, read_rows
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.models.shared import SharedModel
-from skill_grafting.runtime import Runtime, seeded_torch
-from skill_grafting.settings import ModelParams
-from skill_grafting.training.finetuning import TrainingCell
+from stages.text.shared import SharedModel
+from stages.text.runtime import Runtime, seeded_torch
+from stages.text.settings import ModelParams
+from stages.text.finetuning import TrainingCell
 from stages.workflow.core import paths
 from stages.workflow.core.stored import read_task
 

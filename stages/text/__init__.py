@@ -1,0 +1,1 @@
+"""Text tasks: rows, prompts, models that read labels off texts, their training and scores."""
