@@ -1,9 +1,7 @@
 """mask: the mask of one (task, seed)."""
 
-from skill_grafting.api import localize
 from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import StoredMask, write_mask
-from skill_grafting.localizers.registry import Budget
 from stages.text.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.cells import GraftCell
@@ -15,15 +13,8 @@ def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     """Find the mask by graft.localizer, and store it with its values."""
     name = params.graft.localizer
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    mask = localize(
-        cell.pretrained,
-        cell.finetuned,
-        sparsity=Budget.of(cell.region, params.graft.sparsity, "graft.sparsity"),
-        method=getattr(params.localizer, name),
-        loss=cell.objective(),
-        seed=cell.draws(name),
-        progress=f"mask {task}-{seed}",
-    )
+    size, found_by = params.graft.sparsity, getattr(params.localizer, name)
+    mask = cell.masks(found_by, [size], "graft.sparsity", cell.objective(), cell.draws(name), f"mask {task}-{seed}")[size]
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
     header = {**cell.origin(), **about, "localizer": name, "found": mask.record}
     write_mask(paths.mask("learned", task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))

@@ -3,8 +3,6 @@
 Parameters are named as in `named_parameters()`; tied parameters appear once.  A mistake of the caller raises a GraftError.
 """
 
-import copy
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -17,15 +15,12 @@ from torch import Tensor, nn
 from .errors import ModelError, ParamsError, one_number, require_takes
 from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
-from .grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights
+from .grafting.region import Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError
 from .grafting.states import copied
-from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, squares_of
+from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, find_masks, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
 from .models.pairs import Pair, Side, chosen
-from .progress import watched
-
-LOGGER = logging.getLogger("skill_grafting")
 
 Loss = Callable[..., Tensor]
 # why a setting of a method changes nothing where the caller's own loss and batches are taken
@@ -105,21 +100,15 @@ def localize(
     objective = _objective(pair, region, loss, batches, dev) if own_loss else given
     if not localizer.refuses_infinite:
         pair.require_finite(region.shapes)
-    title, total = (
-        (progress if isinstance(progress, str) else localizer.name),
-        None if objective.module else len(region.shapes),
-    )
-    with watched(title, objective.module, total, bool(progress)) as seen, torch.inference_mode(False):
-        before, after = (_values(side, region, objective.weights, seen) for side in (pair.compared, pair.after))
-        try:
-            masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
-        except NoNumberError:
-            pair.require_finite(region.shapes)
-            raise
-    how = {"method": localizer.name, "settings": localizer.model_dump()}
-    how |= {"heads": sorted(pair.heads)} if heads else {}
-    masks = [replace(mask, record={**how, **mask.record}) for mask in masks]
-    LOGGER.info("%s: %s", localizer.name, masks)
+    title = progress if isinstance(progress, str) else localizer.name if progress else ""
+    try:
+        masks = find_masks(localizer, objective, region, (pair.compared, pair.after), budgets, generator, title)
+    except NoNumberError:
+        pair.require_finite(region.shapes)
+        raise
+    if heads:
+        named = {"heads": sorted(pair.heads)}
+        masks = [replace(mask, record={**named, **mask.record}) for mask in masks]
     return masks[0] if alone else dict(zip(sparsity, masks, strict=True))
 
 
@@ -151,18 +140,6 @@ def fisher(
     if not seen:
         raise ParamsError("examples: there are none; an iterator can be used only once, so pass a list")
     return totals
-
-
-def _values(side: Tensors, region: Region, weights: Tensors, seen: Callable[[], object]) -> Tensors:
-    """The region's values, one at a time, where and as the live weights are if there are some; `seen()` hears of each."""
-
-    def value(name: str) -> Tensor:
-        values = side[name].detach()
-        if not weights:
-            seen()
-        return values.to(weights[name]) if name in weights else values
-
-    return LazyTensors(region.shapes, value)
 
 
 def _generator(seed: object) -> np.random.Generator:

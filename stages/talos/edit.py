@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting.api import localize
 from skill_grafting.errors import MaskError
 from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import values_at
@@ -109,9 +108,8 @@ def choose_mask(method: str, cell: GraftCell, params: Params) -> GraftMask:
         return GraftMask.full(cell.region)
     if method == ATTENTION:
         return attention_mask(cell.region)
-    budget = Budget.of(cell.region, params.talos.sparsity, "talos.sparsity")
-    loss, seed = cell.objective(), cell.draws(method)
-    mask = localize(cell.pretrained, cell.finetuned, sparsity=budget, method=params.localizer, loss=loss, seed=seed)
+    share, budget = params.talos.sparsity, Budget.of(cell.region, params.talos.sparsity, "talos.sparsity")
+    mask = cell.masks(params.localizer, [share], "talos.sparsity", cell.objective(), cell.draws(method), method)[share]
     if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "

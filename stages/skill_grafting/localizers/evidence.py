@@ -1,8 +1,10 @@
 """The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -10,7 +12,14 @@ from torch import Tensor, nn
 
 from ..errors import ParamsError
 from ..grafting.apply import put_all
-from ..grafting.region import Region, Tensors
+from ..grafting.region import LazyTensors, Region, Tensors
+from ..progress import watched
+
+if TYPE_CHECKING:
+    from ..grafting.mask import GraftMask
+    from .registry import Budget, Localizer
+
+LOGGER = logging.getLogger("skill_grafting")
 
 
 class Scores(NamedTuple):
@@ -94,3 +103,34 @@ def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Ma
         for part in torch.view_as_real(gradient).unbind(-1) if gradient.is_complex() else [gradient]:
             part = part.to(totals[name].dtype)
             totals[name].addcmul_(part, part)
+
+
+def find_masks(
+    localizer: "Localizer",
+    objective: Objective,
+    region: Region,
+    ends: tuple[Tensors, Tensors],
+    budgets: "Sequence[Budget]",
+    seed: int | np.random.Generator = 0,
+    title: str = "",
+) -> "list[GraftMask]":
+    """The mask of each budget between the `ends` of a region, pretrained and fine-tuned; equal seeds give equal masks.
+
+    A bar of this title, if there is one, counts forward passes, or tensors.  `mask.record` says how a mask was found.
+    """
+    generator, weights = np.random.default_rng(seed), objective.weights
+    total = None if objective.module else len(region.shapes)
+    with watched(title, objective.module, total, bool(title)) as seen, torch.inference_mode(False):
+
+        def value(side: Tensors, name: str) -> Tensor:
+            values = side[name].detach()
+            if not weights:
+                seen()
+            return values.to(weights[name]) if name in weights else values
+
+        before, after = (LazyTensors(region.shapes, lambda name, side=side: value(side, name)) for side in ends)
+        masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
+    how = {"method": localizer.name, "settings": localizer.model_dump()}
+    masks = [replace(mask, record={**how, **mask.record}) for mask in masks]
+    LOGGER.info("%s: %s", localizer.name, masks)
+    return masks

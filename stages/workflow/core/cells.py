@@ -8,14 +8,13 @@ from typing import Any
 from numpy.random import Generator
 from torch import Tensor
 
-from skill_grafting.api import localize
 from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.io import read_rows
-from skill_grafting.localizers.evidence import Objective
+from skill_grafting.localizers.evidence import Objective, find_masks
 from skill_grafting.localizers.registry import Budget, Localizer
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from stages.text.objective import draws, objective_of
@@ -66,15 +65,12 @@ class GraftCell:
         return objective_of(self.model, self.region.shapes, rows, self.rows("dev"), ("mask", self.task, self.seed))
 
     def masks(
-        self, localizer: Localizer, sizes: list[float], setting: str, loss: Objective, seed: Generator
+        self, localizer: Localizer, sizes: list[float], setting: str, loss: Objective, seed: Generator, title: str = ""
     ) -> dict[float, GraftMask]:
         """Size -> the mask by a localizer, each as if it were the only one; `setting` names the sizes in messages."""
-        budgets = {size: Budget.of(self.region, size, setting) for size in sizes}
-        found = localize(
-            self.pretrained, self.finetuned, sparsity=[*budgets.values()], method=localizer, loss=loss, seed=seed,
-            progress=False,
-        )  # fmt: skip
-        return {size: found[budget] for size, budget in budgets.items()}
+        budgets = [Budget.of(self.region, size, setting) for size in sizes]
+        ends = self.pretrained, self.finetuned
+        return dict(zip(sizes, find_masks(localizer, loss, self.region, ends, budgets, seed, title), strict=True))
 
     def draws(self, localizer: str) -> Generator:
         """The generator of a localizer's random draws, which do not depend on other localizers."""
