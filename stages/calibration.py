@@ -1,11 +1,11 @@
 """calibration: calibration error of all models of one seed."""
 
-from skill_grafting.fields import Params
-from skill_grafting.io import read_json, require, write_json
-from stages.text.scores import calibration_scores
-from stages.text.temperature import frontier
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_json, require, write_json
+from stages.text.scores.scores import calibration_scores
+from stages.text.scores.temperature import frontier
+from stages.workflow.cells.scoring import read_cell
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage
 
 

@@ -3,20 +3,20 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it, and from `reference`, which no setting of calibration changes.
 """
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import wise_ft
-from skill_grafting.io import read_rows, write_json
-from stages.text.predictions import dev_set, read_predictions, write_predictions
-from stages.text.temperature import temperature, tempered
-from skill_grafting.metrics.variants import FINETUNED, TEMPERED, WISE_FT
-from stages.text.evaluation import Evaluation, Moved
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows, write_json
+from stages.text.models.evaluation import Evaluation, Moved
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score
+from stages.text.scores.predictions import dev_set, read_predictions, write_predictions
+from stages.text.scores.temperature import temperature, tempered
+from stages.text.scores.variants import FINETUNED, TEMPERED, WISE_FT
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.scoring import cell_sets
+from stages.workflow.cells.stored import read_task, read_test_sets
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import cell_sets
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task, read_test_sets
 
 
 def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -5,25 +5,25 @@ from typing import Any
 
 from torch import Tensor
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.grafting.readout import wise_graft
-from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import order_within
-from stages.text.predictions import dev_set, write_predictions
-from stages.text.scores import classification_scores
-from skill_grafting.metrics.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.evaluation import Evaluation, Moved
-from stages.text.label_model import LabelModel
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from stages.text.models.evaluation import Evaluation, Moved
+from stages.text.models.label_model import LabelModel
+from stages.text.scores.predictions import dev_set, write_predictions
+from stages.text.scores.scores import classification_scores
+from stages.text.scores.variants import GRAFT_TEMPERED, GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.scoring import cell_sets, read_cell
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import cell_sets, read_cell
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> tuple[Evaluation, dict[str, Any]]:

@@ -6,12 +6,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.text.hub import load_hub
-from stages.text.local import load_local
-from stages.text.packaged import load_packaged
-from stages.text.packages import download
-from stages.text.rows import Row
-from stages.text.tables import (
+from skill_grafting.support.errors import DataError, printable
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows, write_json, write_rows
+from skill_grafting.support.progress import progress
+from skill_grafting.support.writing import replacing
+from stages.text.sources.hub import load_hub
+from stages.text.sources.local import load_local
+from stages.text.sources.packaged import load_packaged
+from stages.text.sources.packages import download
+from stages.text.sources.tables import (
     Table,
     Texts,
     build_table,
@@ -21,13 +25,9 @@ from stages.text.tables import (
     ood_rows,
     together,
 )
-from stages.text.tasks import TaskSpec, resolve_tasks
-from skill_grafting.errors import DataError, printable
-from skill_grafting.fields import Params
-from skill_grafting.io import read_rows, write_json, write_rows
-from skill_grafting.progress import progress
-from stages.text.settings import DataParams, OodParams
-from skill_grafting.writing import replacing
+from stages.text.tasks.rows import Row
+from stages.text.tasks.settings import DataParams, OodParams
+from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

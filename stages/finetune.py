@@ -1,16 +1,16 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from skill_grafting.fields import Params
-from skill_grafting.io import write_json
-from stages.text.importing import save_model
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
-from stages.text.finetuning import finetune
-from stages.text.taking_over import take_over
-from skill_grafting.writing import replacing
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from skill_grafting.support.progress import progress
+from skill_grafting.support.writing import replacing
+from stages.text.models.importing import save_model
+from stages.text.tasks.runtime import Runtime
+from stages.text.training.finetuning import finetune
+from stages.text.training.taking_over import take_over
+from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import open_training
 
 
 @stage

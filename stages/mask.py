@@ -1,10 +1,10 @@
 """mask: the mask of one (task, seed)."""
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import StoredMask, write_mask
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.cells import GraftCell
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stage import stage
 
 
@@ -14,7 +14,9 @@ def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     name = params.graft.localizer
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
     size, found_by = params.graft.sparsity, getattr(params.localizer, name)
-    mask = cell.masks(found_by, [size], "graft.sparsity", cell.objective(), cell.draws(name), f"mask {task}-{seed}")[size]
+    mask = cell.masks(found_by, [size], "graft.sparsity", cell.objective(), cell.draws(name), f"mask {task}-{seed}")[
+        size
+    ]
     about = {"k": params.data.k, "mode": params.model.mode, "model_parameters": cell.anatomy.parameters}
     header = {**cell.origin(), **about, "localizer": name, "found": mask.record}
     write_mask(paths.mask("learned", task, seed), StoredMask(mask, cell.values_at(mask), cell.head, header))

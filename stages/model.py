@@ -3,10 +3,10 @@
 import tempfile
 from pathlib import Path
 
-from skill_grafting.fields import Params
-from stages.text.importing import import_model
-from stages.text.sources import obtain
-from skill_grafting.writing import replacing
+from skill_grafting.support.fields import Params
+from skill_grafting.support.writing import replacing
+from stages.text.models.importing import import_model
+from stages.text.sources.model_folders import obtain
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

@@ -1,6 +1,5 @@
 """movement: the mask of the parameters of one (task, seed) that moved most in fine-tuning."""
 
-from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import StoredMask, write_mask
@@ -8,6 +7,7 @@ from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
+from skill_grafting.support.fields import HEAD, Params
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

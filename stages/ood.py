@@ -1,12 +1,12 @@
 """ood: scores of one seed's models on the test sets of other tasks."""
 
-from skill_grafting.fields import Params
-from skill_grafting.io import write_json
-from stages.text.scores import classification_scores
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from stages.text.scores.scores import classification_scores
+from stages.workflow.cells.scoring import read_cell
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 @stage

@@ -3,20 +3,20 @@
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
-from skill_grafting.fields import Params
-from skill_grafting.io import read_rows, write_json
-from skill_grafting.metrics.classification import accuracy
-from stages.text.predictions import write_predictions
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.evaluation import Evaluation
-from stages.text.label_model import LabelModel, reset_to_pretrained
-from stages.text.runtime import Runtime
-from stages.text.settings import ModelParams
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows, write_json
+from stages.text.models.evaluation import Evaluation
+from stages.text.models.label_model import LabelModel, reset_to_pretrained
+from stages.text.scores.classification import accuracy
+from stages.text.scores.predictions import write_predictions
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.settings import ModelParams
+from stages.workflow.cells.scoring import cell_sets, train_set
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import cell_sets, train_set
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runtime) -> str:

@@ -1,12 +1,12 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
-from stages.text.sampling import draw_sample
-from skill_grafting.fields import Params
-from skill_grafting.io import read_rows, require, write_rows
-from skill_grafting.writing import replacing
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows, require, write_rows
+from skill_grafting.support.writing import replacing
+from stages.text.tasks.sampling import draw_sample
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 @stage

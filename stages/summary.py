@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_header import open_mask
-from skill_grafting.io import read_json, require
-from stages.text.scores import drawn_scores
-from skill_grafting.metrics.variants import (
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_json, require
+from skill_grafting.support.words import small_percent
+from stages.text.scores.scores import drawn_scores
+from stages.text.scores.variants import (
     CONTROLS,
     FINETUNED,
     GRAFTED,
@@ -26,11 +27,10 @@ from skill_grafting.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from skill_grafting.words import small_percent
+from stages.workflow.cells.scoring import read_cell
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import read_cell
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 from stages.workflow.records import (
     Records,
     Row,

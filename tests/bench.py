@@ -24,10 +24,10 @@ from transformers import BertConfig, BertForSequenceClassification, PrinterCallb
 import skill_grafting as sg
 from skill_grafting.localizers.learned import MaskLogits, Watched, learn_mask
 from skill_grafting.localizers.registry import localizer_of
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.runtime import Runtime
-from stages.text.training import TrainPlan, train
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.tasks.runtime import Runtime
+from stages.text.training.training import TrainPlan, train
 from tests.pico import TOY, word_tokenizer
 
 STEPS, BATCHES, BATCH, RATE, SPARSITY, DENSITY = 2, 3, 8, 1e-3, 1e-4, 0.2

@@ -11,21 +11,21 @@ from types import SimpleNamespace
 from filelock import FileLock
 from torch import Tensor
 
-from stages.text.tasks import TaskSpec
 from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import write_json, write_rows
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from stages.text.importing import save_model
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from stages.text.finetuning import TrainingCell, finetune
+from skill_grafting.support.io import write_json, write_rows
 from stages.evaluate import predict_grafts
 from stages.reference import predict_reference
 from stages.study.anchor import anchor
+from stages.text.models.importing import save_model
+from stages.text.models.label_model import LabelModel
+from stages.text.tasks.tasks import TaskSpec
+from stages.text.training.finetuning import TrainingCell, finetune
+from stages.workflow.cells.cells import GraftCell
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
 from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, pair_rows, runtime, toy_rows
 
 SEED, TASKS = 0, {"toy": TOY, "pairs": PAIRS}

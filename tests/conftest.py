@@ -81,7 +81,7 @@ def pico_gpt2(make_once):
 @pytest.fixture(scope="session")
 def make_cell(make_once, pico_bert, pico_llama):
     """make_cell(mode), or make_cell(mode, "pairs"): imported and fine-tuned by the project's own code."""
-    from stages.text.importing import import_model
+    from stages.text.models.importing import import_model
     from tests.cells import TASKS, Cell, rows_of
     from tests.pico import model_settings
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from skill_grafting.fields import HEAD
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.label_model import reset_to_pretrained
-from stages.text.predicting import predict
-from stages.text.structure import groups_of
 from skill_grafting.patches.__main__ import main
 from skill_grafting.patches.patch_file import PatchMetadata, read_patch
+from skill_grafting.support.fields import HEAD
+from stages.text.models.label_model import reset_to_pretrained
+from stages.text.models.predicting import predict
+from stages.text.models.structure import groups_of
 from tests.cells import Cell
 from tests.pico import TOY
 

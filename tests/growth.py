@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import skill_grafting as sg
-from stages.text.sampling import draw_sample
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.settings import DataParams
+from stages.text.tasks.sampling import draw_sample
+from stages.text.tasks.settings import DataParams
 from tests.dvc_project import ROOT, of_tests
 
 MILLION, SPARSITY = 10**6, 1e-4

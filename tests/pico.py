@@ -22,13 +22,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from stages.text.tasks import TaskSpec
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.registry import NAMES, Localizer, kind_of, localizer_of
-from stages.text.label_model import LabelModel
-from stages.text.runtime import Runtime
-from stages.text.settings import FinetuneParams, ModelParams
+from stages.text.models.label_model import LabelModel
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.settings import FinetuneParams, ModelParams
+from stages.text.tasks.tasks import TaskSpec
 from stages.workflow.core.sections import GraftParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]

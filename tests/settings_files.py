@@ -8,7 +8,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from skill_grafting.fields import Values
+from skill_grafting.support.fields import Values
 from stages.commands import profile
 from stages.workflow.core.settings import PIPELINES, checked, load_all, owner_of, params_file, read_files
 

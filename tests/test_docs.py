@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from skill_grafting.errors import ParamsError
+from skill_grafting.support.errors import ParamsError
 from stages.commands import profile
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dvc.utils.hydra import apply_overrides
 
-from skill_grafting.errors import GraftError
+from skill_grafting.support.errors import GraftError
 from stages.commands.profile import profile_settings
 from stages.workflow.core import paths, settings, stage
 from tests.dvc_project import (
@@ -171,7 +171,7 @@ def test_no_stage_writes_into_what_another_one_made(story, original):
 
 EDITS = {
     "a setting": ("graft.sparsity=0.02", "params.yaml: graft"),
-    "a module": ("stages/skill_grafting/errors.py", "stages/skill_grafting/errors.py"),
+    "a module": ("stages/skill_grafting/support/errors.py", "stages/skill_grafting/support/errors.py"),
     "a table of tasks": ("stages/skill_grafting/data/tasks.yaml", "stages/skill_grafting/data/tasks.yaml"),
     "code that it has not read": ("stages/commands/profile.py", ""),
     "a setting that it has not read": ("calibration.bins=10", ""),

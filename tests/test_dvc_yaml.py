@@ -14,9 +14,9 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from stages.text.tasks import registry
 from skill_grafting.localizers.registry import NAMES
-from stages.text.settings import RuntimeParams
+from stages.text.tasks.settings import RuntimeParams
+from stages.text.tasks.tasks import registry
 from stages.workflow.core import paths
 from stages.workflow.core.settings import RUNTIME, owner_of, params_file
 from stages.workflow.core.stage import GIVEN

@@ -9,20 +9,20 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import ModelError, ParamsError, one_line
-from skill_grafting.fields import HEAD
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import read_json
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
 from skill_grafting.models.anatomy import FILE, read_anatomy
 from skill_grafting.models.loading import class_name, load_config, load_tokenizer, read_tensors
 from skill_grafting.patches.card import AS_PATCH, require_free, write_folder
 from skill_grafting.patches.patch_file import PatchContent, describe
-from stages.text.gain import with_gain
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import ModelError, ParamsError, one_line
+from skill_grafting.support.fields import HEAD
+from skill_grafting.support.io import read_json
+from stages.text.scores.gain import with_gain
+from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core import paths
 
 # masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
@@ -33,7 +33,9 @@ COMPARED = (PRETRAINED, FINETUNED, GRAFTED)
 
 def main() -> None:
     """Parse the command line and write the patch."""
-    parser = argparse.ArgumentParser(prog="python -m stages.commands.patch", description="A mask of the pipeline as a patch.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.commands.patch", description="A mask of the pipeline as a patch."
+    )
     parser.add_argument("mask", type=Path)
     parser.add_argument("--to", type=Path, required=True, help="folder to write, which must not exist yet")
     asked = parser.parse_args()

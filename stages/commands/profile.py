@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import ParamsError, did_you_mean
-from skill_grafting.yaml12 import load_yaml
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import ParamsError, did_you_mean
+from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.sections import LocalizerParams

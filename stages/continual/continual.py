@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from skill_grafting.fields import Params
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
+from skill_grafting.support.fields import Params
+from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
 from stages.workflow.report.formats import counts

@@ -41,31 +41,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.text.batching import shuffled
-from stages.text.encoding import Example
-from skill_grafting.errors import MaskError
-from skill_grafting.fields import HEAD, Params, Section
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import Region, Tensors
-from skill_grafting.io import read_rows
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from stages.text.predicting import dev_score
-from stages.text.shared import SharedModel
-from stages.text.structure import groups_of
-from stages.text.runtime import Runtime, numpy_generator, permuted, seeded_torch
-from stages.text.settings import FinetuneParams, ModelParams
-from stages.text.course import Part
-from stages.text.finetuning import plan_for, steps_for, trained_names
-from stages.text.training import Batches, Hooks, TrainPlan, train
+from skill_grafting.support.errors import MaskError
+from skill_grafting.support.fields import HEAD, Params, Section
+from skill_grafting.support.io import read_rows
 from stages.continual.settings import EwcParams, ReplayParams
+from stages.text.models.batching import shuffled
+from stages.text.models.encoding import Example
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score
+from stages.text.models.shared import SharedModel
+from stages.text.models.structure import groups_of
+from stages.text.tasks.runtime import Runtime, numpy_generator, permuted, seeded_torch
+from stages.text.tasks.settings import FinetuneParams, ModelParams
+from stages.text.training.course import Part
+from stages.text.training.finetuning import plan_for, steps_for, trained_names
+from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.workflow.cells.stored import read_task
+from stages.workflow.cells.training import bytes_of, chosen_point, stored_bytes
 from stages.workflow.core import paths
-from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import bytes_of, chosen_point, stored_bytes
 
 
 @dataclass

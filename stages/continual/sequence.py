@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.fields import Params
-from stages.text.predictions import Predictions, first_rows, read_predictions
-from stages.text.scores import Row, agreement, score_rows
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from stages.text.predicting import predict
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.progress import progress
 from stages.continual.methods import METHODS, Naive, TaskSequence
+from stages.text.models.predicting import predict
+from stages.text.scores.predictions import Predictions, first_rows, read_predictions
+from stages.text.scores.scores import Row, agreement, score_rows
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.scoring import write_record
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import write_record
 from stages.workflow.core.stage import stage
 
 # Logits are stored by the name of the task that was learned last.

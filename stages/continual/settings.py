@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skill_grafting.fields import Count, Name, Positive, Section, Tasks, Values
+from skill_grafting.support.fields import Count, Name, Positive, Section, Tasks, Values
 from stages.workflow.core.rules import Choice, is_on, not_among
 
 

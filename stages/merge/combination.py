@@ -10,15 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.text.encoding import Example
-from stages.text.sampling import spread
-from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import StoredMask
 from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.io import read_rows, write_json
-from skill_grafting.merging import (
+from skill_grafting.merging.merge import (
     AVERAGE,
     CONSENSUS,
     agreed,
@@ -32,22 +28,26 @@ from skill_grafting.merging import (
     task_vector,
     within,
 )
-from skill_grafting.metrics.classification import accuracy
-from stages.text.predictions import Predictions, first_rows, read_predictions, write_predictions
-from stages.text.scores import Row, score_rows
-from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
-from stages.text.predicting import predict
-from stages.text.shared import SharedModel
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.io import read_rows, write_json
+from skill_grafting.support.progress import progress
 from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
+from stages.text.models.encoding import Example
+from stages.text.models.predicting import predict
+from stages.text.models.shared import SharedModel
+from stages.text.scores.classification import accuracy
+from stages.text.scores.predictions import Predictions, first_rows, read_predictions, write_predictions
+from stages.text.scores.scores import Row, score_rows
+from stages.text.scores.variants import FINETUNED
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.sampling import spread
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.stored import read_task
+from stages.workflow.cells.training import bytes_of, open_shared, stored_bytes
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import bytes_of, open_shared, stored_bytes
 
 
 def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:

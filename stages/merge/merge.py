@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from skill_grafting.fields import Params
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED
-from skill_grafting.words import small_percent, words
+from skill_grafting.support.fields import Params
+from skill_grafting.support.words import small_percent, words
 from stages.merge.settings import MERGED, read_localized
+from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Records,

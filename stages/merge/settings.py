@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import Field
 
-from skill_grafting.errors import did_you_mean
-from skill_grafting.fields import Count, Name, Section, Share, Tasks, Values, Weight
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED
+from skill_grafting.support.errors import did_you_mean
+from skill_grafting.support.fields import Count, Name, Section, Share, Tasks, Values, Weight
+from stages.text.scores.variants import FINETUNED, GRAFTED
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 # these stitch grafts by a rule, stitch_RULE

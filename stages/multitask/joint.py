@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from stages.text.batching import shuffled
-from stages.text.encoding import Example
-from stages.text.tasks import TaskSpec
-from skill_grafting.fields import HEAD, Params
-from skill_grafting.io import read_rows, write_json
-from stages.text.predicting import dev_score
-from stages.text.shared import SharedModel
-from stages.text.structure import groups_of
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime, numpy_generator, seeded_torch
-from stages.text.settings import FinetuneParams, ModelParams
-from stages.text.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
-from stages.text.grid import Point, Trained, search
-from stages.text.training import Batches, Hooks, Training, TrainPlan, train
-from skill_grafting.writing import replacing
+from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.io import read_rows, write_json
+from skill_grafting.support.progress import progress
+from skill_grafting.support.writing import replacing
 from stages.multitask.joint_model import save_joint
+from stages.text.models.batching import shuffled
+from stages.text.models.encoding import Example
+from stages.text.models.predicting import dev_score
+from stages.text.models.shared import SharedModel
+from stages.text.models.structure import groups_of
+from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.tasks.settings import FinetuneParams, ModelParams
+from stages.text.tasks.tasks import TaskSpec
+from stages.text.training.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
+from stages.text.training.grid import Point, Trained, search
+from stages.text.training.training import Batches, Hooks, Training, TrainPlan, train
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 Examples = dict[str, list[Example]]
 

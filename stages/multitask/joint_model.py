@@ -12,20 +12,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skill_grafting.errors import ModelError
-from skill_grafting.fields import HEAD, Params
-from skill_grafting.io import read_rows
 from skill_grafting.localizers.evidence import Objective
-from stages.text.evaluation import Evaluation
-from stages.text.objective import objective_of
-from stages.text.importing import save_model
-from stages.text.shared import SharedModel
-from stages.text.structure import groups_of
-from stages.text.runtime import Runtime
-from stages.text.settings import ModelParams
+from skill_grafting.support.errors import ModelError
+from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.io import read_rows
+from stages.text.models.evaluation import Evaluation
+from stages.text.models.importing import save_model
+from stages.text.models.objective import objective_of
+from stages.text.models.shared import SharedModel
+from stages.text.models.structure import groups_of
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.settings import ModelParams
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.stored import read_task
 
 HEADS = "heads.safetensors"
 

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from skill_grafting.fields import Params
-from stages.text.scores import score_rows
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
+from stages.text.scores.scores import score_rows
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.scoring import write_record
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:

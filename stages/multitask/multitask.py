@@ -9,13 +9,13 @@ from itertools import permutations
 
 import pandas as pd
 
-from skill_grafting.fields import Params
-from skill_grafting.metrics.classification import accuracy
-from stages.text.gain import gained, relative_gain
-from stages.text.overlap import share_inside
-from stages.text.predictions import first_rows, read_predictions
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import percent, small_percent, words
+from skill_grafting.support.fields import Params
+from skill_grafting.support.words import percent, small_percent, words
+from stages.text.scores.classification import accuracy
+from stages.text.scores.gain import gained, relative_gain
+from stages.text.scores.overlap import share_inside
+from stages.text.scores.predictions import first_rows, read_predictions
+from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, left_out, require_files, run_frame

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skill_grafting.fields import Count, Name, Positive, Section, Share, Tasks, Values
-from stages.text.settings import AdamWParams
+from skill_grafting.support.fields import Count, Name, Positive, Section, Share, Tasks, Values
+from stages.text.tasks.settings import AdamWParams
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 

@@ -1,12 +1,12 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.io import write_json
-from stages.text.objective import draws
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from skill_grafting.support.progress import progress
 from stages.multitask.joint_model import JointCell, open_joint
+from stages.text.models.objective import draws
+from stages.text.tasks.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

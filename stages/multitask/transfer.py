@@ -12,17 +12,17 @@ from operator import or_
 
 from torch import Tensor
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
-from stages.text.objective import draws
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
+from stages.text.models.objective import draws
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.scoring import variant_rows, write_record
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import variant_rows, write_record
 from stages.workflow.core.stage import stage
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"

@@ -12,16 +12,16 @@ from importlib import import_module
 _MODULES = {
     "api": ("fisher", "localize"),
     "curves": ("curve", "plot_curve"),
-    "errors": ("GraftError",),
+    "support.errors": ("GraftError",),
     "grafting.mask": ("GraftMask",),
     "grafting.mask_reading": ("load_mask",),
-    "grafting.modules": ("graft", "grafted"),
+    "modules.grafts": ("graft", "grafted"),
     "localizers.known": ("methods", "register"),
-    "merging": ("merge",),
-    "metrics.calibration": ("calibration_error",),
-    "models.stored_pairs": ("read_pair",),
+    "merging.merge": ("merge",),
+    "calibration": ("calibration_error",),
+    "checkpoints.pairs": ("read_pair",),
     "patches.patch": ("Patch",),
-    "masked": ("masked_optimizer",),
+    "modules.masked": ("masked_optimizer",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [*_PLACES, "__version__"]

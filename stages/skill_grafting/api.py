@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .errors import ModelError, ParamsError, one_number, require_takes
 from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError
-from .grafting.states import copied
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, find_masks, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
-from .models.pairs import Pair, Side, chosen
+from .modules.pairs import Pair, Side, chosen
+from .modules.states import copied
+from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 Loss = Callable[..., Tensor]
 # why a setting of a method changes nothing where the caller's own loss and batches are taken

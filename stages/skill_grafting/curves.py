@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .errors import ParamsError, one_number, require_takes
 from .grafting.mask import GraftMask
-from .grafting.modules import fitting, grafted
-from .metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WHOLE_REGION
-from .words import small_percent, words
-from .writing import replacing
+from .modules.grafts import fitting, grafted
+from .support.errors import ParamsError, one_number, require_takes
+from .support.words import small_percent, words
+from .support.writing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
+# the rows of a curve: `whole_region` is the graft of everything that may be grafted
+PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION = "pretrained", "finetuned", "grafted", "whole_region"
 ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 

@@ -1,21 +1,21 @@
 """anchor: the two ends of every graft, the pretrained and the fine-tuned model, and the fine-tuned one pruned."""
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.readout import prune
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import read_rows
 from skill_grafting.localizers.movement import movement
-from stages.text.predictions import Predictions, first_rows, read_predictions
-from stages.text.scores import score_rows
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from stages.text.evaluation import Evaluation
-from stages.text.label_model import LabelModel
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows
+from stages.text.models.evaluation import Evaluation
+from stages.text.models.label_model import LabelModel
+from stages.text.scores.predictions import Predictions, first_rows, read_predictions
+from stages.text.scores.scores import score_rows
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import train_set, write_record
+from stages.workflow.cells.stored import read_task, read_test_sets
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import train_set, write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task, read_test_sets
 
 PRUNED = "pruned"
 

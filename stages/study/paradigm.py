@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.scores import score_rows
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.text.evaluation import Evaluation
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
-from stages.text.finetuning import finetune, settings_of
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import study_sets, write_record
+from skill_grafting.support.fields import Params
+from skill_grafting.support.progress import progress
+from stages.text.models.evaluation import Evaluation
+from stages.text.scores.scores import score_rows
+from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from stages.text.tasks.runtime import Runtime
+from stages.text.training.finetuning import finetune, settings_of
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import study_sets, write_record
+from stages.workflow.cells.training import open_training
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import open_training
 
 STANDARD = "standard"
 

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from skill_grafting.errors import ModelError
-from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.blocks import block_names
-from stages.text.evaluation import Evaluation
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score
-from stages.text.structure import groups_of
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime, numpy_generator, seeded_torch
-from stages.text.finetuning import TrainingCell
-from stages.text.grid import Point, Trained, search
-from stages.text.training import Hooks, TrainPlan, batches_of, train
+from skill_grafting.support.errors import ModelError
+from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.progress import progress
 from stages.study.settings import PeftTraining
+from stages.text.models.evaluation import Evaluation
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score
+from stages.text.models.structure import groups_of
+from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.training.finetuning import TrainingCell
+from stages.text.training.grid import Point, Trained, search
+from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
+from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import chosen_point, open_training
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -4,21 +4,21 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from stages.text.evaluation import Evaluation
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
-from stages.text.settings import FinetuneParams
-from stages.text.finetuning import Finetuned, finetune
+from skill_grafting.support.fields import Params
+from skill_grafting.support.progress import progress
+from stages.text.models.evaluation import Evaluation
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.settings import FinetuneParams
+from stages.text.training.finetuning import Finetuned, finetune
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
+from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import chosen_point, open_training
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.fields import Count, Name, Part, Positive, Rates, Section, Share, Tasks, Values, Weight
-from stages.text.settings import AdamWParams
+from skill_grafting.support.fields import Count, Name, Part, Positive, Rates, Section, Share, Tasks, Values, Weight
+from stages.text.tasks.settings import AdamWParams
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 
 

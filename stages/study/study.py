@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skill_grafting.fields import Params
+from skill_grafting.grafting.composition import BIAS as BIASES
+from skill_grafting.grafting.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.metrics.composition import BIAS as BIASES
-from skill_grafting.metrics.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from stages.text.gain import ROUNDING, gained
-from stages.text.overlap import overlap, share_inside
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
-from skill_grafting.words import counted, small_percent
+from skill_grafting.support.fields import Params
+from skill_grafting.support.words import counted, small_percent
 from stages.study import bound
+from stages.text.scores.gain import ROUNDING, gained
+from stages.text.scores.overlap import overlap, share_inside
+from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 from stages.workflow.records import (
     Cell,
     Records,

@@ -13,25 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import ParamsError
-from skill_grafting.fields import HEAD, Params
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.metrics.variants import GRAFTED
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.evaluation import Evaluation
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
-from stages.text.finetuning import at_point, train_again
+from skill_grafting.support.errors import ParamsError
+from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.progress import progress
 from stages.study.settings import Checkpoints
+from stages.text.models.evaluation import Evaluation
+from stages.text.models.label_model import LabelModel
+from stages.text.scores.variants import GRAFTED
+from stages.text.tasks.runtime import Runtime
+from stages.text.training.finetuning import at_point, train_again
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import train_set, variant_rows, write_record
+from stages.workflow.cells.stored import read_test_sets
+from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import train_set, variant_rows, write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_test_sets
-from stages.workflow.core.training import chosen_point, open_training
 
 CHECKPOINT = "checkpoint"
 

@@ -3,15 +3,15 @@
 from functools import partial
 from itertools import product
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import wise_ft, wise_graft
-from skill_grafting.metrics.variants import WISE_FT, WISE_GRAFT
-from stages.text.evaluation import Evaluation
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from stages.text.models.evaluation import Evaluation
+from stages.text.scores.variants import WISE_FT, WISE_GRAFT
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import study_sets, variant_rows, write_record
 from stages.workflow.core.stage import stage
 
 

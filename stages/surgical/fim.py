@@ -3,16 +3,16 @@
 from math import prod
 from typing import Any
 
-from skill_grafting.fields import HEAD, LAYERS, Params
-from skill_grafting.io import read_rows, write_json
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from stages.text.label_model import LabelModel
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime, seeded_torch
+from skill_grafting.support.fields import HEAD, LAYERS, Params
+from skill_grafting.support.io import read_rows, write_json
+from skill_grafting.support.progress import progress
 from stages.surgical.layers import drawn_rows, layers_of, scores_by_count
+from stages.text.models.label_model import LabelModel
+from stages.text.tasks.runtime import Runtime, seeded_torch
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
 
 
 def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -9,14 +9,14 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from stages.text.encoding import Example
-from skill_grafting.fields import LAYERS
+from skill_grafting.grafting.composition import layer_of
 from skill_grafting.grafting.region import Region
-from skill_grafting.metrics.composition import layer_of
 from skill_grafting.models.anatomy import ModelSpec
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.runtime import permuted
+from skill_grafting.support.fields import LAYERS
+from stages.text.models.encoding import Example
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.tasks.runtime import permuted
 
 
 def _sum(numbers: Iterable[Tensor]) -> Tensor:

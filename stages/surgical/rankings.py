@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from stages.text.overlap import spearman
 from stages.surgical.selections import order
+from stages.text.scores.overlap import spearman
 from stages.workflow.records import frame_of
 
 CELL, PAIR = ["task", "seed"], ["first", "second"]

@@ -4,20 +4,20 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from stages.text.encoding import Example
-from skill_grafting.errors import ParamsError
-from skill_grafting.fields import Params
-from skill_grafting.io import write_json
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
-from stages.text.finetuning import train_again
+from skill_grafting.support.errors import ParamsError
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from skill_grafting.support.progress import progress
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
+from stages.text.models.encoding import Example
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score
+from stages.text.tasks.runtime import Runtime
+from stages.text.training.finetuning import train_again
+from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import open_training
 
 
 def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import comb
 from typing import TYPE_CHECKING
 
-from skill_grafting.errors import ParamsError
+from skill_grafting.support.errors import ParamsError
 
 if TYPE_CHECKING:
     import numpy as np

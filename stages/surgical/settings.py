@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.fields import Count, Positive, Rate, Section, Tasks, Values
-from stages.text.settings import FinetuneParams
+from skill_grafting.support.fields import Count, Positive, Rate, Section, Tasks, Values
 from stages.surgical.selections import parse
+from stages.text.tasks.settings import FinetuneParams
 from stages.workflow.core.rules import Choice, is_on, not_among
 
 Target = Literal["label_logit", "empirical", "expected"]

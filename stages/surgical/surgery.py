@@ -6,25 +6,25 @@ from typing import Any
 
 import torch
 
-from skill_grafting.fields import HEAD, LAYERS, Params
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import read_json, require
-from stages.text.predictions import Predictions
-from stages.text.scores import cross_entropy, own_scores
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from stages.text.evaluation import Evaluation
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime, numpy_generator
-from stages.text.finetuning import Finetuned, TrainingCell, finetune, plan_for
+from skill_grafting.support.fields import HEAD, LAYERS, Params
+from skill_grafting.support.io import read_json, require
+from skill_grafting.support.progress import progress
 from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
 from stages.surgical.settings import SurgeryParams, WarmedUp
+from stages.text.models.evaluation import Evaluation
+from stages.text.scores.predictions import Predictions
+from stages.text.scores.scores import cross_entropy, own_scores
+from stages.text.tasks.runtime import Runtime, numpy_generator
+from stages.text.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
+from stages.workflow.cells.scoring import write_record
+from stages.workflow.cells.stored import read_test_sets
+from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_test_sets
-from stages.workflow.core.training import open_training
 
 
 def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:

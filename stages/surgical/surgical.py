@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from skill_grafting.fields import Params
+from skill_grafting.grafting.composition import composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.metrics.composition import composition
-from stages.text.gain import gained
-from skill_grafting.words import percent
-from stages.surgical.rankings import (
+from skill_grafting.support.fields import Params
+from skill_grafting.support.words import percent
+from stages.surgical.rankings import (  # fmt: skip
     CELL,
     LAYER,
     LAYERS_TO_RANK,
@@ -22,8 +21,9 @@ from stages.surgical.rankings import (
     of_heads,
     of_pairs,
     over_training,
-)  # fmt: skip
+)
 from stages.surgical.selections import order, parse
+from stages.text.scores.gain import gained
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish

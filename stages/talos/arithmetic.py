@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from skill_grafting.fields import Params
-from skill_grafting.io import write_json
-from skill_grafting.merging import (
+from skill_grafting.merging.merge import (
     DARE,
     TIES,
     alpha_grid,
@@ -21,14 +19,16 @@ from skill_grafting.merging import (
     normalised,
     summed,
 )
-from skill_grafting.metrics.classification import accuracy
-from stages.text.predictions import Predictions, first_rows, read_predictions, write_predictions
-from stages.text.scores import majority_share
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
+from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
 from stages.talos.settings import Addition, Negation
+from stages.text.scores.classification import accuracy
+from stages.text.scores.predictions import Predictions, first_rows, read_predictions, write_predictions
+from stages.text.scores.scores import majority_share
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

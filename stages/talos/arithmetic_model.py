@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from stages.text.encoding import Example
-from stages.text.sampling import spread
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_reading import read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.io import read_rows
-from skill_grafting.merging import combined, task_vector
+from skill_grafting.merging.merge import combined, task_vector
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from stages.text.predicting import predict
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows
 from stages.talos.linearised import LinearisedModel
+from stages.text.models.encoding import Example
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict
+from stages.text.tasks.runtime import Runtime
+from stages.text.tasks.sampling import spread
+from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
-from stages.workflow.core.training import open_shared
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.fields import Params
-from skill_grafting.io import write_json
-from stages.text.scores import agreement
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import write_json
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
+from stages.text.scores.scores import agreement
+from stages.text.tasks.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 

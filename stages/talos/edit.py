@@ -17,35 +17,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import MaskError
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import values_at
+from skill_grafting.grafting.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.metrics.classification import accuracy
-from skill_grafting.metrics.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
-from stages.text.predictions import Predictions
-from stages.text.scores import majority_share, standard_error
-from skill_grafting.metrics.variants import PRETRAINED
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime, numpy_generator, seeded_torch
-from stages.text.settings import FinetuneParams
-from stages.text.finetuning import matched_steps
-from stages.text.grid import Point, Trained, search
-from stages.text.training import Hooks, TrainPlan, batches_of, train
+from skill_grafting.support.errors import MaskError
+from skill_grafting.support.fields import Params
+from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
 from stages.talos.settings import EditTraining
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score
+from stages.text.scores.classification import accuracy
+from stages.text.scores.predictions import Predictions
+from stages.text.scores.scores import majority_share, standard_error
+from stages.text.scores.variants import PRETRAINED
+from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
+from stages.text.tasks.settings import FinetuneParams
+from stages.text.training.finetuning import matched_steps
+from stages.text.training.grid import Point, Trained, search
+from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import write_record
+from stages.workflow.cells.stored import read_task
+from stages.workflow.cells.training import chosen_point
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import write_record
 from stages.workflow.core.stage import stage
-from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import chosen_point
 
 MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 FROM_MAIN_PIPELINE = (FULL, GRAFT)

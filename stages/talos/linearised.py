@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from stages.text.batching import Batch
 from skill_grafting.grafting.region import Tensors
-from stages.text.label_model import LabelModel
+from stages.text.models.batching import Batch
+from stages.text.models.label_model import LabelModel
 
 _MODEL = "model."
 

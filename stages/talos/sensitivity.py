@@ -7,30 +7,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skill_grafting.fields import Params
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import read_rows, write_json
 from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.random import Random
 from skill_grafting.localizers.registry import Budget
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
-from skill_grafting.metrics.classification import accuracy
-from stages.text.overlap import overlap
-from stages.text.predictions import Predictions, write_predictions
-from stages.text.scores import majority_share
-from skill_grafting.metrics.variants import PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.objective import draws, objective_of
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.progress import progress
-from stages.text.runtime import Runtime
+from skill_grafting.support.fields import Params
+from skill_grafting.support.io import read_rows, write_json
+from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
+from stages.text.models.objective import draws, objective_of
+from stages.text.scores.classification import accuracy
+from stages.text.scores.overlap import overlap
+from stages.text.scores.predictions import Predictions, write_predictions
+from stages.text.scores.scores import majority_share
+from stages.text.scores.variants import PRETRAINED
+from stages.text.tasks.runtime import Runtime
+from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
-from stages.workflow.core.training import open_shared
 
 LEAST, MOST, RANDOM = "least", "most", "random"
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from skill_grafting.fields import (
+from skill_grafting.support.fields import (
     Count,
     Name,
     Optimizer,

@@ -6,13 +6,13 @@ from itertools import combinations
 
 import pandas as pd
 
-from skill_grafting.fields import Params
+from skill_grafting.grafting.composition import KEY, KINDS, QUERY, composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.merging import normalised
-from skill_grafting.metrics.composition import KEY, KINDS, QUERY, composition
-from stages.text.gain import relative_gain
-from stages.text.overlap import overlap
-from skill_grafting.metrics.variants import PRETRAINED
+from skill_grafting.merging.merge import normalised
+from skill_grafting.support.fields import Params
+from stages.text.scores.gain import relative_gain
+from stages.text.scores.overlap import overlap
+from stages.text.scores.variants import PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish

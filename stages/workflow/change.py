@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skill_grafting.errors import ParamsError
-from skill_grafting.yaml12 import load_yaml, parse_yaml
+from skill_grafting.support.errors import ParamsError
+from stages.text.tasks.yaml12 import load_yaml, parse_yaml
 
 
 def change_settings(settings: Sequence[str], check: Callable[[], object], folder: Path = Path()) -> dict[Path, str]:

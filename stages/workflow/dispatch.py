@@ -19,13 +19,13 @@ from uuid import uuid4
 from dask import config
 from distributed import Client, Future, KilledWorker, LocalCluster, Status, Worker, WorkerPlugin, get_worker
 
-from skill_grafting.errors import StorageError
+from skill_grafting.support.errors import StorageError
 from stages.workflow import forks
 
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-    from skill_grafting.fields import Section
+    from skill_grafting.support.fields import Section
 
 MEMORY, GPU = "MEMORY", "GPU"
 GPUS, NO_GPU = Path("/proc/driver/nvidia/gpus"), ("", "-1", "none", "NoDevFiles")

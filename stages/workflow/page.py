@@ -13,15 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import StorageError
-from skill_grafting.io import write_text
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import StorageError
+from skill_grafting.support.io import write_text
 from stages.workflow.core import paths
-
-from .report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
-from .report.publish import load_report, report_folders
-from .report.spec import Frames, Spec, fill, result, rows_of
-from .report.tables import Rendered, facts_of, render
+from stages.workflow.report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
+from stages.workflow.report.publish import load_report, report_folders
+from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
+from stages.workflow.report.tables import Rendered, facts_of, render
 
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = paths.PAGE, Path("docs/REPRODUCTION.md")

@@ -14,8 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import ParamsError, did_you_mean
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import ParamsError, did_you_mean
 from stages.workflow.core import paths
 from stages.workflow.core.settings import PIPELINES
 from stages.workflow.core.stage import last_runs

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import DataError, did_you_mean
-from skill_grafting.io import write_text
-
-from .report.publish import derive_with, markdown, report_folders, save_figures
-from .report.spec import Frames, load_frames, read_spec
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import DataError, did_you_mean
+from skill_grafting.support.io import write_text
+from stages.workflow.report.publish import derive_with, markdown, report_folders, save_figures
+from stages.workflow.report.spec import Frames, load_frames, read_spec
 
 CELL = ["task", "seed"]
 # not about cells

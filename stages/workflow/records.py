@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from stages.text.tasks import registry
-from skill_grafting.errors import DataError
-from skill_grafting.io import read_json
-from stages.text.gain import relative_gain
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from skill_grafting.words import small_percent
+from skill_grafting.support.errors import DataError
+from skill_grafting.support.io import read_json
+from skill_grafting.support.words import small_percent
+from stages.text.scores.gain import relative_gain
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.tasks import registry
 from stages.workflow.report.formats import counts
 
 # frames are small here, and pyarrow strings would make a report a fifth slower

@@ -23,7 +23,7 @@ from dvc.stage.exceptions import StageFileDoesNotExistError, StageNotFound
 from dvc.utils.strictyaml import YAMLSyntaxError, YAMLValidationError
 from dvc_data.hashfile.hash import hash_file
 
-from skill_grafting.errors import StorageError, did_you_mean
+from skill_grafting.support.errors import StorageError, did_you_mean
 from stages.workflow.core import paths
 
 RECORD_EVERY = 60.0

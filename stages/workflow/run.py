@@ -14,15 +14,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import ParamsError
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import ParamsError
 from stages.workflow.change import change_settings, put_back
 from stages.workflow.core import paths
 
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
     from dvc.stage import Stage
 
-    from skill_grafting.fields import Section
+    from skill_grafting.support.fields import Section
     from stages.workflow.repro import Repro
 
 
@@ -141,7 +141,7 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
     """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all are cancelled."""
     import psutil
 
-    from skill_grafting.progress import progress
+    from skill_grafting.support.progress import progress
     from stages.workflow.core.stage import last_runs
     from stages.workflow.dispatch import Commands, cluster_at, gpus_of, this_machine
     from stages.workflow.repro import is_kept

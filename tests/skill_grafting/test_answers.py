@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from skill_grafting.patches.predict import predict
 from tokenizers import normalizers, processors
 from torch import Tensor
 
 import skill_grafting as sg
-from skill_grafting.errors import ModelError
-from skill_grafting.models.stored_pairs import read_pair
-from skill_grafting.models.tokenizing import other_reading
+from skill_grafting.checkpoints.pairs import read_pair
+from skill_grafting.checkpoints.tokenizing import other_reading
 from skill_grafting.patches.apply import apply
-from skill_grafting.patches.predict import predict
+from skill_grafting.support.errors import ModelError
 from tests.graft_project import graft, refused
 from tests.pico import byte_tokenizer, set_config, small_config, word_tokenizer
 

@@ -16,19 +16,19 @@ from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel
 
 import skill_grafting as sg
-from skill_grafting import merging
-from skill_grafting.errors import GraftError
+from skill_grafting.calibration import reliability
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, unwrapped
-from skill_grafting.io import write_text
 from skill_grafting.localizers.registry import NAMES
-from skill_grafting.merging import shifted, task_vector
-from skill_grafting.metrics.calibration import reliability
-from stages.text.objective import draws, objective_of
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.predicting import loss_of
-from stages.workflow.core.cells import GraftCell
+from skill_grafting.merging import merge as merging
+from skill_grafting.merging.merge import shifted, task_vector
+from skill_grafting.support.errors import GraftError
+from skill_grafting.support.io import write_text
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.models.objective import draws, objective_of
+from stages.text.models.predicting import loss_of
+from stages.workflow.cells.cells import GraftCell
 from tests.pico import localizer_settings, same, small_config, state
 
 Case = tuple[nn.Module, nn.Module, Callable[[nn.Module], Tensor]]
@@ -193,7 +193,7 @@ def view(known: LabelModel, model: nn.Module) -> LabelModel:
 
 
 def drawn(examples: list) -> list:
-    from stages.text.runtime import permuted
+    from stages.text.tasks.runtime import permuted
 
     return permuted(examples, "fisher", "mask", "toy", 0)
 

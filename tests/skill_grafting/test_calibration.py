@@ -5,19 +5,11 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from skill_grafting.metrics.calibration import confidence_histogram, reliability, softmax
-from stages.text.predictions import Predictions, dev_set, read_predictions, write_predictions
-from stages.text.scores import cross_entropy
-from stages.text.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
-from skill_grafting.metrics.variants import (
-    FINETUNED,
-    GRAFTED,
-    MOVEMENT_GRAFTED,
-    PRETRAINED,
-    TEMPERED,
-    WISE_FT,
-    WISE_GRAFT,
-)
+from skill_grafting.calibration import confidence_histogram, reliability, softmax
+from stages.text.scores.predictions import Predictions, dev_set, read_predictions, write_predictions
+from stages.text.scores.scores import cross_entropy
+from stages.text.scores.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
+from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED, TEMPERED, WISE_FT, WISE_GRAFT
 
 METHODS = [PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED, TEMPERED, WISE_FT, f"{WISE_GRAFT}_0.5"]
 

@@ -8,12 +8,12 @@ import torch
 from safetensors.numpy import save_file
 from torchmetrics.functional.classification import binary_f1_score, multiclass_accuracy, multiclass_f1_score
 
-from skill_grafting.errors import DataError
-from skill_grafting.metrics.calibration import softmax
-from skill_grafting.metrics.classification import accuracy, f1
-from stages.text.predictions import Predictions, read_predictions, write_predictions
-from stages.text.scores import agreement, constant_scores, score_rows, standard_error
-from skill_grafting.metrics.variants import FINETUNED
+from skill_grafting.calibration import softmax
+from skill_grafting.support.errors import DataError
+from stages.text.scores.classification import accuracy, f1
+from stages.text.scores.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores.scores import agreement, constant_scores, score_rows, standard_error
+from stages.text.scores.variants import FINETUNED
 from tests.pico import TOY
 
 

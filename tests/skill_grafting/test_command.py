@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from skill_grafting.grafting.composition import kind_of, layer_of
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.metrics.composition import kind_of, layer_of
 from skill_grafting.patches.__main__ import COMMANDS, main
 from skill_grafting.patches.card import CARD
 from skill_grafting.patches.export import pipeline_scores

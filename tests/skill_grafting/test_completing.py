@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from stages.text.encoding import Example, encode_completions, label_completions
-from stages.text.tasks import TaskSpec
-from skill_grafting.errors import DataError, ModelError
-from skill_grafting.metrics.calibration import reliability
-from skill_grafting.metrics.classification import TARGETS, TOKEN_RECORD, accuracy
-from stages.text.predictions import Predictions, read_predictions, write_predictions
-from stages.text.scores import (
+from skill_grafting.calibration import reliability
+from skill_grafting.support.errors import DataError, ModelError
+from stages.text.models.encoding import Example, encode_completions, label_completions
+from stages.text.models.evaluation import targets_of, token_temperature
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import loss_gradient, predict_tokens
+from stages.text.scores.classification import TARGETS, TOKEN_RECORD, accuracy
+from stages.text.scores.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores.scores import (
     agreement,
     classification_scores,
     error_over_rows,
@@ -21,11 +24,8 @@ from stages.text.scores import (
     token_scores,
     usual_completion,
 )
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED
-from stages.text.evaluation import targets_of, token_temperature
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.predicting import loss_gradient, predict_tokens
+from stages.text.scores.variants import FINETUNED, GRAFTED
+from stages.text.tasks.tasks import TaskSpec
 from tests.pico import TOY, byte_tokenizer, prepending_tokenizer, runtime, toy_rows
 
 BYTES = byte_tokenizer()

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.text.local import load_local
-from stages.text.packaged import READERS
-from stages.text.packages import find_package, packages
-from stages.text.rows import text_key
-from stages.text.sampling import draw_sample, split_sizes
-from stages.text.tables import build_table, leakage, ood_rows, texts_of
-from stages.text.tasks import TaskSpec, packaged_tasks, resolve_tasks
-from skill_grafting.errors import DataError, ModelError
-from skill_grafting.io import read_json, read_rows, write_rows
+from skill_grafting.support.errors import DataError, ModelError
+from skill_grafting.support.io import read_json, read_rows, write_rows
 from stages import fetch
+from stages.text.sources.local import load_local
+from stages.text.sources.packaged import READERS
+from stages.text.sources.packages import find_package, packages
+from stages.text.sources.tables import build_table, leakage, ood_rows, texts_of
+from stages.text.tasks.rows import text_key
+from stages.text.tasks.sampling import draw_sample, split_sizes
+from stages.text.tasks.tasks import TaskSpec, packaged_tasks, resolve_tasks
 from stages.workflow.records import TITLES
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()

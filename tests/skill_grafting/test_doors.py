@@ -12,7 +12,7 @@ import skill_grafting as sg
 from skill_grafting.grafting.mask import StoredMask, write_mask
 from skill_grafting.models.loading import class_name
 from skill_grafting.patches.patch_file import PATCH, read_patch
-from stages.workflow.core.cells import GraftCell
+from stages.workflow.cells.cells import GraftCell
 from tests.graft_project import MASK, graft, make_project
 from tests.pico import TOY, same, save_with_words, small_config
 

@@ -7,19 +7,12 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
-from stages.text.batching import by_length, collate, shuffled
-from stages.text.encoding import (
-    Example,
-    encode,
-    encode_completions,
-    label_completions,
-    label_word_ids,
-    rendered,
-)
-from skill_grafting.patches.prompts import Prompt
-from stages.text.tasks import TaskSpec, resolve_tasks
-from skill_grafting.errors import DataError, ModelError, ParamsError
-from skill_grafting.yaml12 import load_yaml
+from skill_grafting.support.errors import DataError, ModelError, ParamsError
+from skill_grafting.support.prompts import Prompt
+from stages.text.models.batching import by_length, collate, shuffled
+from stages.text.models.encoding import Example, encode, encode_completions, label_completions, label_word_ids, rendered
+from stages.text.tasks.tasks import TaskSpec, resolve_tasks
+from stages.text.tasks.yaml12 import load_yaml
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
 
 WORDS, BYTES = word_tokenizer(), byte_tokenizer()

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
-from stages.text.encoding import Example
-from skill_grafting.fields import LAYERS
-from stages.text import fisher
-from stages.text.fisher import squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.predicting import loss_gradient
-from stages.text.structure import groups_of
+from skill_grafting.support.fields import LAYERS
+from stages.text.models import fisher
+from stages.text.models.encoding import Example
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import loss_gradient
+from stages.text.models.structure import groups_of
 from tests.pico import TOY, model_settings, runtime, small_config, toy_rows, word_tokenizer
 
 EXAMPLES = 9

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from stages.text.gain import gained, relative_gain
+from stages.text.scores.gain import gained, relative_gain
 from stages.workflow.records import add_gain, scores_of_ends
 
 

@@ -12,17 +12,17 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import skill_grafting as sg
-from skill_grafting.io import read_rows
-from skill_grafting.metrics.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
-from stages.text.label_model import LabelModel
-from stages.text.predicting import predict_tokens
 from skill_grafting.patches.__main__ import main as graft_command
 from skill_grafting.patches.patch_file import PATCH
-from stages.text.taking_over import take_over
+from skill_grafting.support.io import read_rows
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict_tokens
+from stages.text.scores.variants import CONTROLS, FINETUNED, GRAFT_TEMPERED, GRAFTED, TEMPERED, VARIANTS
+from stages.text.training.taking_over import take_over
+from stages.workflow.cells.scoring import read_cell
+from stages.workflow.cells.stored import read_task
+from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
-from stages.workflow.core.scoring import read_cell
-from stages.workflow.core.stored import read_task
-from stages.workflow.core.training import open_training
 from tests.dvc_project import SEED_STAGES
 from tests.graft_project import parts_of
 from tests.pico import finetune_settings, model_settings, runtime, same, toy_rows

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from skill_grafting.errors import ModelError
-from stages.text.gguf_folder import unpack_gguf
+from skill_grafting.support.errors import ModelError
+from stages.text.sources.gguf_folder import unpack_gguf
 
 BYTES = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *BYTES, "Ġt", "Ġto", "ĠĠ", "it"]

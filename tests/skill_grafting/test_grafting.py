@@ -12,8 +12,8 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.readout import prune, reset, wise_ft, wise_graft
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.grafting.select import Elementwise, NoNumberError, best, pieces, ranking, top_k
-from stages.text.label_model import reset_to_pretrained
-from stages.text.predicting import predict
+from stages.text.models.label_model import reset_to_pretrained
+from stages.text.models.predicting import predict
 from tests.memory import PeakBytes
 from tests.pico import random_mask, same, values_of
 

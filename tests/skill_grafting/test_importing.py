@@ -11,13 +11,13 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from skill_grafting.errors import ModelError
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.importing import import_model, sees_later_words
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import load_model, load_tokenizer, read_tensors
-from stages.text.shared import SharedModel
-from stages.text.structure import groups_of, parameter_groups
+from skill_grafting.support.errors import ModelError
+from stages.text.models.importing import import_model, sees_later_words
+from stages.text.models.label_model import LabelModel
+from stages.text.models.shared import SharedModel
+from stages.text.models.structure import groups_of, parameter_groups
 from tests.pico import (
     PAIRS,
     TOY,

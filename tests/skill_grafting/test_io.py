@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from skill_grafting.errors import DataError, ModelError, StorageError
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_header import Header
 from skill_grafting.grafting.mask_reading import load_mask, read_mask
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import read_json, read_rows, require, write_json, write_rows, write_text
-from skill_grafting.writing import replacing
+from skill_grafting.support.errors import DataError, ModelError, StorageError
+from skill_grafting.support.io import read_json, read_rows, require, write_json, write_rows, write_text
+from skill_grafting.support.writing import replacing
 
 
 @pytest.mark.parametrize(

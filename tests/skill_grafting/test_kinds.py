@@ -14,14 +14,14 @@ import transformers as hf
 from transformers.models.auto import modeling_auto, tokenization_auto
 
 import skill_grafting as sg
-from skill_grafting.errors import GraftError
-from stages.text.importing import import_model
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import TOKENIZER_FILES
-from stages.text.predicting import predict
 from skill_grafting.models.probing import without_cache
 from skill_grafting.patches.__main__ import _parser
 from skill_grafting.patches.localize import localize
+from skill_grafting.support.errors import GraftError
+from stages.text.models.importing import import_model
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict
 from tests.pico import TOY, model_settings, runtime, small_config, toy_rows, word_tokenizer
 
 CLASSES = {

@@ -8,14 +8,14 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
-from stages.text.batching import Batch
-from stages.text.encoding import Example
-from skill_grafting.errors import ModelError
-from stages.text.importing import import_model
-from stages.text.label_model import LabelModel, reset_to_pretrained
 from skill_grafting.models.loading import load_model
-from stages.text.predicting import dev_score, predict
-from stages.text.visibility import Reader, most_tokens
+from skill_grafting.support.errors import ModelError
+from stages.text.models.batching import Batch
+from stages.text.models.encoding import Example
+from stages.text.models.importing import import_model
+from stages.text.models.label_model import LabelModel, reset_to_pretrained
+from stages.text.models.predicting import dev_score, predict
+from stages.text.models.visibility import Reader, most_tokens
 from tests.pico import (
     TOY,
     model_settings,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from skill_grafting.api import localize
-from skill_grafting.errors import ParamsError, TrainingError
 from skill_grafting.grafting import select as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
@@ -21,10 +20,11 @@ from skill_grafting.localizers.evidence import LocalizerInput, Objective, Scores
 from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.metrics.classification import accuracy, mcc
-from stages.text.objective import objective_of
-from stages.text.predicting import dev_score, predict
-from stages.workflow.core.cells import GraftCell
+from skill_grafting.support.errors import ParamsError, TrainingError
+from stages.text.models.objective import objective_of
+from stages.text.models.predicting import dev_score, predict
+from stages.text.scores.classification import accuracy, mcc
+from stages.workflow.cells.cells import GraftCell
 from tests.memory import PeakBytes
 from tests.pico import TOY, localizer_settings, same
 

@@ -19,16 +19,16 @@ from transformers import (
 )
 
 from skill_grafting import api, read_pair
-from skill_grafting.errors import GraftError
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import write_text
 from skill_grafting.localizers.movement import movement
 from skill_grafting.localizers.registry import NAMES, localizer_of
-from stages.text.objective import draws
-from stages.text.label_model import LabelModel
 from skill_grafting.patches.card import render
 from skill_grafting.patches.patch import Patch
 from skill_grafting.patches.patch_file import PATCH
+from skill_grafting.support.errors import GraftError
+from skill_grafting.support.io import write_text
+from stages.text.models.label_model import LabelModel
+from stages.text.models.objective import draws
 from tests.graft_project import graft, parts_of
 from tests.graft_project import refused as graft_refused
 from tests.pico import TOY, bert_config, edit_tensors, save_with_words, set_config, toy_rows

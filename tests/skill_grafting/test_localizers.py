@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from skill_grafting import localizers
-from skill_grafting.errors import ParamsError
 from skill_grafting.grafting.apply import graft, graft_into, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
@@ -22,8 +21,9 @@ from skill_grafting.localizers.bias import biases
 from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput, Objective
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
 from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
-from stages.text.objective import draws, objective_of
-from stages.workflow.core.cells import GraftCell
+from skill_grafting.support.errors import ParamsError
+from stages.text.models.objective import draws, objective_of
+from stages.workflow.cells.cells import GraftCell
 from tests.imports import closure
 from tests.pico import localizer_settings, same
 

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import skill_grafting as sg
-from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
@@ -20,7 +19,8 @@ from skill_grafting.grafting.mask_header import read_header
 from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.overlap import share_inside
+from skill_grafting.support.errors import MaskError
+from stages.text.scores.overlap import share_inside
 
 HEAD = {"head.weight": torch.eye(2)}
 SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)

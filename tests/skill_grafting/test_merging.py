@@ -10,13 +10,12 @@ import torch
 from peft.utils import merge_utils
 from torch import nn
 
-from skill_grafting import merging
-from skill_grafting.errors import MaskError
-from skill_grafting.grafting import sides
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.merging import (
+from skill_grafting.merging import inputs as sides
+from skill_grafting.merging import merge as merging
+from skill_grafting.merging.merge import (
     RULES,
     VECTORS,
     add,
@@ -33,6 +32,7 @@ from skill_grafting.merging import (
     task_vector,
     within,
 )
+from skill_grafting.support.errors import MaskError
 from tests.memory import PeakBytes
 from tests.pico import same
 

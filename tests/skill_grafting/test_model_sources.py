@@ -22,12 +22,12 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from skill_grafting import offline
-from stages.text import packages
-from skill_grafting.errors import ModelError
-from skill_grafting.models import folders
-from stages.text import sources
+from skill_grafting.checkpoints import folders
 from skill_grafting.models.loading import load_config, load_model, load_tokenizer
+from skill_grafting.support import offline
+from skill_grafting.support.errors import ModelError
+from stages.text.sources import model_folders as sources
+from stages.text.sources import packages
 from tests.pico import set_config
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -222,7 +222,7 @@ def test_a_package_that_is_damaged_incomplete_or_unknown_is_named_and_nothing_ha
 def test_a_package_with_a_gguf_file_is_unpacked_through_it(tmp_path, pico, package, monkeypatch):
     seen = []
     unpack = lambda file, folder: seen.append(file.read_text()) or pico.rename(folder)  # noqa: E731
-    monkeypatch.setattr("stages.text.gguf_folder.unpack_gguf", unpack)
+    monkeypatch.setattr("stages.text.sources.gguf_folder.unpack_gguf", unpack)
     package({"pico_pkg/pico.gguf": "the gguf file"}, form="gguf", member="pico_pkg/pico.gguf")
     assert AutoModelForCausalLM.from_pretrained(obtain(tmp_path, "packaged")).config.hidden_size == 32
     assert seen == ["the gguf file"] and not list((tmp_path / "work").glob("*.gguf")), "the packed copy doesn't stay"

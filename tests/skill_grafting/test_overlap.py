@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from skill_grafting.grafting import composition as places
+from skill_grafting.grafting.composition import composition, kind_of, layer_of
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.metrics import composition as places
-from skill_grafting.metrics.composition import composition, kind_of, layer_of
-from stages.text.overlap import chance, overlap, share_inside
+from stages.text.scores.overlap import chance, overlap, share_inside
 from tests.pico import random_mask, small_config
 
 

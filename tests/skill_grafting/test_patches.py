@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
 import skill_grafting as sg
-from skill_grafting.errors import MaskError, ModelError
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.models.loading import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import CARD, card_text, render
 from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, seal, write_patch
+from skill_grafting.support.errors import MaskError, ModelError
 from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
 from tests.pico import change_one_value, random_mask, same, set_config, state
 from tests.skill_grafting.test_masks import rewrite

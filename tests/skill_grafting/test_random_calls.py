@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import skill_grafting as sg
-from skill_grafting.errors import GraftError
-from skill_grafting.grafting import places
 from skill_grafting.grafting.region import named_weights
+from skill_grafting.modules import places
+from skill_grafting.support.errors import GraftError
 
 CALLS = int(os.environ.get("GRAFT_CALLS", "400"))
 KINDS = [torch.float32] * 6 + [

@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-from stages.text import runtime
-from stages.text.predicting import predict
-from stages.text.finetuning import finetune
-from tests.pico import finetune_settings, same, values_of
 from tests.stages.test_resume import learn
+
+from stages.text.models.predicting import predict
+from stages.text.tasks import runtime
+from stages.text.training.finetuning import finetune
+from tests.pico import finetune_settings, same, values_of
 
 SETTINGS = SimpleNamespace(device="cpu", precision="float32", threads=1, batch_tokens=64, gradient_checkpointing=False)
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from stages.text.encoding import Example
-from skill_grafting.fields import HEAD, LAYERS
-from stages.text.label_model import LabelModel
-from stages.text.predicting import loss_of, predict
-from stages.text.shared import SharedModel
-from stages.text.structure import groups_of
-from stages.text.training import Batches, Hooks, TrainPlan, train
+from skill_grafting.support.fields import HEAD, LAYERS
+from stages.text.models.encoding import Example
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import loss_of, predict
+from stages.text.models.shared import SharedModel
+from stages.text.models.structure import groups_of
+from stages.text.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, pair_rows, runtime, toy_rows
 
 ROWS = {"toy": toy_rows(12), "pairs": pair_rows(12)}

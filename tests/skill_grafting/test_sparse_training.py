@@ -10,18 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stages.text.batching import shuffled
-from skill_grafting.errors import GraftError, MaskError, ModelError
-from skill_grafting.fields import HEAD
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, named_weights
-from stages.text.structure import groups_of
-from stages.text import course
-from stages.text import finetuning
-from stages.text import training
-from stages.text.finetuning import at_point, finetune, trained_names
-from skill_grafting.masked import masked_optimizer
-from stages.text.training import Batches, Hooks, TrainPlan, train
+from skill_grafting.modules.masked import masked_optimizer
+from skill_grafting.support.errors import GraftError, MaskError, ModelError
+from skill_grafting.support.fields import HEAD
+from stages.text.models.batching import shuffled
+from stages.text.models.structure import groups_of
+from stages.text.training import course, finetuning, training
+from stages.text.training.finetuning import at_point, finetune, trained_names
+from stages.text.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
 from tests.skill_grafting.test_training import batches, fresh
 

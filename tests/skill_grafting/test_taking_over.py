@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.text.tasks import TaskSpec, resolve_tasks
-from skill_grafting.errors import ModelError
-from skill_grafting.io import write_json
-from skill_grafting.models import folders
-from stages.text.label_model import LabelModel
-from stages.text.predicting import predict
-from stages.text.finetuning import TrainingCell
-from stages.text.taking_over import label_order, take_over
+from skill_grafting.checkpoints import folders
+from skill_grafting.support.errors import ModelError
+from skill_grafting.support.io import write_json
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict
+from stages.text.tasks.tasks import TaskSpec, resolve_tasks
+from stages.text.training.finetuning import TrainingCell
+from stages.text.training.taking_over import label_order, take_over
+from stages.workflow.cells.training import chosen_point
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
-from stages.workflow.core.training import chosen_point
 from tests.pico import TOY, VOCABULARY, edit_tensors, finetune_settings, set_config
 from tests.settings_files import own_settings
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import TrainingError
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score, loss_gradient
-from stages.text.structure import groups_of
-from stages.text.runtime import seeded_torch
-from stages.text import course
-from stages.text.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
-from stages.text.grid import Trained, search
-from stages.text.training import Batches, Hooks, Training, TrainPlan, batches_of, train
+from skill_grafting.support.errors import TrainingError
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score, loss_gradient
+from stages.text.models.structure import groups_of
+from stages.text.tasks.runtime import seeded_torch
+from stages.text.training import course
+from stages.text.training.finetuning import Finetuned, finetune, grid_of, steps_for, trained_names
+from stages.text.training.grid import Trained, search
+from stages.text.training.training import Batches, Hooks, Training, TrainPlan, batches_of, train
 from tests.pico import finetune_settings, values_of
 
 PLAN = TrainPlan(steps=12, learning_rate=0.05, batch_size=8)

@@ -11,30 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from skill_grafting.errors import MaskError
 from skill_grafting.grafting.apply import graft, values_at
 from skill_grafting.grafting.mask import StoredMask
-from skill_grafting.io import read_json
-from stages.text.predictions import read_predictions
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.label_model import LabelModel
-from stages.text.runtime import seeded_torch
-from stages.text.finetuning import at_point, finetune
+from skill_grafting.support.errors import MaskError
+from skill_grafting.support.io import read_json
 from stages.continual import methods
-from stages.continual.methods import (
-    METHODS,
-    Elastic,
-    Ewc,
-    Naive,
-    TaskSequence,
-    put_together,
-    stored_rows,
-)
+from stages.continual.methods import METHODS, Elastic, Ewc, Naive, TaskSequence, put_together, stored_rows
 from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
+from stages.text.models.label_model import LabelModel
+from stages.text.scores.predictions import read_predictions
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import seeded_torch
+from stages.text.training.finetuning import at_point, finetune
+from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths
-from stages.workflow.core.training import chosen_point, open_training
 from tests.cells import SEED, TASKS
 from tests.pico import finetune_settings, model_settings, random_mask, runtime, same, values_of
 

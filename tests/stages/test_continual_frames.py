@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skill_grafting.io import read_json, write_json
+from skill_grafting.support.io import read_json, write_json
 from stages.continual.continual import collect, derive, measures
 from stages.workflow.core import paths
 from stages.workflow.report.claims import Judged, judge

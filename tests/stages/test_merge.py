@@ -11,17 +11,17 @@ import torch
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.io import read_json, read_rows
-from skill_grafting.merging import RULES, VECTORS, stitch
-from stages.text.predictions import read_predictions
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
+from skill_grafting.merging.merge import RULES, VECTORS, stitch
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from stages.text.predicting import predict
+from skill_grafting.support.io import read_json, read_rows
 from stages.merge.combination import Group, alpha_curve, chance_collisions, combine, count_collisions
 from stages.merge.merge import COLUMNS, collect, derive
 from stages.merge.settings import KINDS, LOCALIZED, MERGED, STITCHES, kind_of, read_localized
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict
+from stages.text.scores.predictions import read_predictions
+from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
 from stages.workflow.core import paths
 from tests.cells import SEED
 from tests.cells import TASKS as SPECS

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-from skill_grafting.errors import ModelError, TrainingError
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.io import read_json
 from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
-from stages.text.predictions import read_predictions
-from skill_grafting.metrics.variants import FINETUNED, PRETRAINED
-from stages.text.shared import SharedModel
-from stages.text.runtime import seeded_torch
+from skill_grafting.support.errors import ModelError, TrainingError
+from skill_grafting.support.io import read_json
 from stages.multitask import joint
 from stages.multitask.joint import JointPlan, mixed_batches, train_joint
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.level import measure_baselines
 from stages.multitask.skill import find_task_masks, task_masks
 from stages.multitask.transfer import PURIFIED, SINGLE, UNION, purify, summed_gradient, transfer
+from stages.text.models.shared import SharedModel
+from stages.text.scores.predictions import read_predictions
+from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.tasks.runtime import seeded_torch
 from stages.workflow.core import paths
 from tests import cells, pico
 from tests.cells import SEED

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_grafting.errors import StorageError
-from skill_grafting.io import write_text
+from skill_grafting.support.errors import StorageError
+from skill_grafting.support.io import write_text
 from stages.workflow import page
 from stages.workflow.page import NOT_RUN, OTHER, PAGE, REPRODUCTION, Section, build, read_sections
 from stages.workflow.report import plots, publish
@@ -109,7 +109,7 @@ def test_another_computation_of_the_verdicts_agrees_but_with_one_that_was_change
 
 
 @pytest.mark.parametrize(
-    ("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/io.py"], True)]
+    ("changed", "written"), [([], True), (["params.yaml"], False), (["stages/skill_grafting/support/io.py"], True)]
 )
 def test_what_reproduces_is_written_of_the_committed_settings_alone(tmp_path, monkeypatch, capsys, changed, written):
     monkeypatch.chdir(tmp_path)

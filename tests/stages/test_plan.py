@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skill_grafting.errors import StorageError
+from skill_grafting.support.errors import StorageError
 from stages.workflow.core import paths
 from stages.workflow.core.stage import last_runs
 from stages.workflow.plan import line, reasons_of, table

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import StorageError
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import StorageError
 from stages.workflow.core.stage import stage
 
 PROJECT = Path(__file__).resolve().parents[2]

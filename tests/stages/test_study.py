@@ -14,21 +14,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from skill_grafting.errors import DataError, GraftError, ModelError, ParamsError
 from skill_grafting.grafting.mask import GraftMask, StoredMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import READOUTS
-from skill_grafting.io import read_json, write_json
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.predictions import Predictions, read_predictions, write_predictions
-from stages.text.scores import agreement
-from skill_grafting.metrics.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
-from stages.text.label_model import LabelModel
-from stages.text.predicting import dev_score, predict
-from stages.text.structure import groups_of
-from stages.text.runtime import seeded_torch
-from stages.text.settings import AdamWParams
-from stages.text.finetuning import Finetuned, TrainingCell, finetune, train_again
+from skill_grafting.support.errors import DataError, GraftError, ModelError, ParamsError
+from skill_grafting.support.io import read_json, write_json
 from stages.study import trajectory
 from stages.study.bound import lacking, log_all_regions, log_models, variance_term
 from stages.study.paradigm import finetune_and_graft, settings_of
@@ -38,10 +29,19 @@ from stages.study.settings import Checkpoints, PeftTraining
 from stages.study.study import bitfit, bounds, nearest, region_overlaps, saturation
 from stages.study.sweep import sweep
 from stages.study.trajectory import Trace, due_steps, trace
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import dev_score, predict
+from stages.text.models.structure import groups_of
+from stages.text.scores.predictions import Predictions, read_predictions, write_predictions
+from stages.text.scores.scores import agreement
+from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
+from stages.text.tasks.runtime import seeded_torch
+from stages.text.tasks.settings import AdamWParams
+from stages.text.training.finetuning import Finetuned, TrainingCell, finetune, train_again
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.scoring import study_sets, train_set, variant_rows
+from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.scoring import study_sets, train_set, variant_rows
-from stages.workflow.core.training import open_training
 from tests.cells import OTHER, OTHER_ROWS, SEED, TRAINING
 from tests.pico import (
     TOY,

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
-from stages.text.tasks import resolve_tasks
-from skill_grafting.errors import DataError
-from skill_grafting.io import read_json, write_json, write_text
-from stages.text.predictions import Predictions, write_predictions
-from stages.text.scores import calibration_scores, classification_scores
-from stages.text.temperature import GRAFT_TEMPERED
-from skill_grafting.metrics.variants import (
+from skill_grafting.support.errors import DataError
+from skill_grafting.support.io import read_json, write_json, write_text
+from stages import summary as reading
+from stages import summary as stage
+from stages.text.scores.predictions import Predictions, write_predictions
+from stages.text.scores.scores import calibration_scores, classification_scores
+from stages.text.scores.temperature import GRAFT_TEMPERED
+from stages.text.scores.variants import (
     FINETUNED,
     GRAFTED,
     MOVEMENT_GRAFTED,
@@ -27,8 +28,7 @@ from skill_grafting.metrics.variants import (
     WISE_FT,
     WISE_GRAFT,
 )
-from stages import summary as reading
-from stages import summary as stage
+from stages.text.tasks.tasks import resolve_tasks
 from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
@@ -57,7 +57,7 @@ DRAWS = 100
 @pytest.fixture(autouse=True)
 def few_draws(project, monkeypatch):
     """Samples of test rows, of which intervals of a single task are made, fewer than a run draws."""
-    monkeypatch.setattr("stages.text.scores.DRAWS", DRAWS)
+    monkeypatch.setattr("stages.text.scores.scores.DRAWS", DRAWS)
 
 
 def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, rows: int = 400) -> None:

@@ -12,38 +12,38 @@ from torch import Tensor
 from torchmetrics.functional import matthews_corrcoef, spearman_corrcoef
 from transformers import BertModel, GPT2Model, LlamaModel
 
-from skill_grafting.errors import ParamsError, TrainingError
-from skill_grafting.fields import LAYERS
 from skill_grafting.grafting.region import Region
-from skill_grafting.io import read_json, write_json, write_rows
-from skill_grafting.metrics.classification import mcc
-from stages.text.overlap import spearman
-from stages.text.predictions import Predictions
-from stages.text.scores import classification_scores, own_scores
-from skill_grafting.metrics.variants import FINETUNED
 from skill_grafting.models.anatomy import read_anatomy
-from stages.text.fisher import squared_gradients
-from stages.text.importing import import_model
-from stages.text.label_model import LabelModel
 from skill_grafting.models.loading import read_tensors
-from stages.text.runtime import derive_seed, numpy_generator, permuted
-from stages.text.finetuning import TrainingCell, finetune, train_again
-from stages.text.training import TrainPlan
+from skill_grafting.support.errors import ParamsError, TrainingError
+from skill_grafting.support.fields import LAYERS
+from skill_grafting.support.io import read_json, write_json, write_rows
 from stages.surgical import fim, robustness, surgery
 from stages.surgical.layers import AGGREGATIONS, by_layer, layer_norms, layer_scores, layers_of, scores_by_count
-from stages.surgical.rankings import (
+from stages.surgical.rankings import (  # fmt: skip
     across,
     agreement,
     mask_share_in_top,
     of_heads,
     of_pairs,
     over_training,
-)  # fmt: skip
+)
 from stages.surgical.rankings import chosen as scored_by
 from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
 from stages.surgical.settings import ChosenScore, FimScores, LayerTraining, WarmedUp
 from stages.surgical.surgery import whole_layers
 from stages.surgical.surgical import CELL, best_layers, ranked, selected
+from stages.text.models.fisher import squared_gradients
+from stages.text.models.importing import import_model
+from stages.text.models.label_model import LabelModel
+from stages.text.scores.classification import mcc
+from stages.text.scores.overlap import spearman
+from stages.text.scores.predictions import Predictions
+from stages.text.scores.scores import classification_scores, own_scores
+from stages.text.scores.variants import FINETUNED
+from stages.text.tasks.runtime import derive_seed, numpy_generator, permuted
+from stages.text.training.finetuning import TrainingCell, finetune, train_again
+from stages.text.training.training import TrainPlan
 from stages.workflow.core import paths
 from tests.pico import (
     TOY,

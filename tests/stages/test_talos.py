@@ -12,22 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.text.batching import shuffled
-from skill_grafting.errors import MaskError, TrainingError
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
-from skill_grafting.io import write_json
 from skill_grafting.localizers.movement import movement, movement_mask
 from skill_grafting.localizers.registry import Budget, localizer_of
 from skill_grafting.localizers.talos import Talos, round_sizes
-from skill_grafting.merging import combined, summed, task_vector
-from stages.text.fisher import MODES, drawn_labels, squared_gradients
-from stages.text.label_model import LabelModel
-from stages.text.predicting import predict
-from stages.text.runtime import numpy_generator, seeded_torch
-from stages.text.training import TrainPlan
+from skill_grafting.merging.merge import combined, summed, task_vector
+from skill_grafting.support.errors import MaskError, TrainingError
+from skill_grafting.support.io import write_json
 from stages.talos.arithmetic import addition, choose_negation, negation, single_scores
 from stages.talos.arithmetic_model import ArithmeticModel, LinearArithmeticModel
 from stages.talos.disentangle import error_grid, searched_mean
@@ -35,9 +29,15 @@ from stages.talos.edit import attention_mask, best_of, choose_mask, plans_of, si
 from stages.talos.linearised import LinearisedModel
 from stages.talos.sensitivity import LEAST, MOST, RANDOM, masks, zeroed
 from stages.talos.settings import EditTraining, Negation
+from stages.text.models.batching import shuffled
+from stages.text.models.fisher import MODES, drawn_labels, squared_gradients
+from stages.text.models.label_model import LabelModel
+from stages.text.models.predicting import predict
+from stages.text.tasks.runtime import numpy_generator, seeded_torch
+from stages.text.training.training import TrainPlan
+from stages.workflow.cells.cells import GraftCell
+from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
-from stages.workflow.core.cells import GraftCell
-from stages.workflow.core.training import open_shared
 from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.skill_grafting.test_localizers import evidence_of
 
@@ -86,7 +86,7 @@ def test_every_mode_is_a_sum_of_squares_the_same_one_by_one_and_by_layer(make_ce
     cell, rows = make_cell("prompt"), toy_rows(5)
     by_layer = fisher(cell, mode, rows, draws=2)
     assert all(bool((values >= 0).all()) for values in by_layer.values())
-    monkeypatch.setattr("stages.text.fisher._add_by_layer", lambda *_: False)
+    monkeypatch.setattr("stages.text.models.fisher._add_by_layer", lambda *_: False)
     assert close(by_layer, fisher(cell, mode, rows, draws=2))
 
 
@@ -290,7 +290,7 @@ def test_what_a_model_lacks_is_drawn_alike_each_time_it_is_opened(make_cell, pro
     shutil.copytree(make_cell("standard").pretrained_folder, paths.PRETRAINED)
     write_json(paths.card("toy"), {"task": TOY.model_dump()})
     # in place of a parameter without pretrained values the head, which keeps what was drawn
-    monkeypatch.setattr("stages.workflow.core.training.read_tensors", lambda *_: defaultdict(list))
+    monkeypatch.setattr("stages.workflow.cells.training.read_tensors", lambda *_: defaultdict(list))
     monkeypatch.setattr(LabelModel, "put", lambda *_: None)
     one, other = (values_of(open_shared(["toy"], 0, model_settings("standard"), runtime())) for _ in range(2))
     assert same(one, other)

@@ -7,8 +7,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from skill_grafting.errors import GraftError
-from stages.text import sources
+from skill_grafting.support.errors import GraftError
+from stages.text.sources import model_folders as sources
 from tests.pico import save_causal
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs/notebooks").glob("*.ipynb"))

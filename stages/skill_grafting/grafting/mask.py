@@ -25,8 +25,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import MaskError, ModelError, ParamsError, StorageError
-from ..writing import replacing
+from ..support.errors import MaskError, ModelError, ParamsError, StorageError
+from ..support.writing import replacing
 from .region import FORMAT, VERSION, Region, Tensors
 
 # dtypes of selected values and heads: a base model in float32 holds them all exactly

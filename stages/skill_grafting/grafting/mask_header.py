@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 
-from ..errors import MaskError, plain_problem
+from ..support.errors import MaskError, plain_problem
 from .region import FORMAT, VERSION
 
 # a tensor's indices are counted in int64

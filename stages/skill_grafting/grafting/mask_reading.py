@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import MaskError
+from ..support.errors import MaskError
 from .fingerprint import fingerprint
 from .mask import FLOATS, WHOLE, GraftMask, StoredMask
 from .mask_header import open_mask

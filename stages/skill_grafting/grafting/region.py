@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..errors import MaskError, ParamsError
+from ..support.errors import MaskError, ParamsError
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MaskError
+from ..support.errors import MaskError
 from .mask import GraftMask
 from .region import LazyTensors, Region, Tensors
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import ParamsError
 from ..grafting.apply import put_all
 from ..grafting.region import LazyTensors, Region, Tensors
-from ..progress import watched
+from ..support.errors import ParamsError
+from ..support.progress import watched
 
 if TYPE_CHECKING:
     from ..grafting.mask import GraftMask
@@ -36,7 +36,8 @@ class Objective:
     `weights` are its live parameters, the pretrained ones outside the region but for a trained head: a localizer overwrites them as it
     likes and leaves them in any state.  `examples`: how many training examples there are, 0 where that isn't known.
     `batch_gradients(n)` starts a stream of training batches of n examples (the whole set if it isn't larger), equal ones every time,
-    and gives a function of the next batch; `full_gradient()` is of the whole training set.  Both give the mean loss with the weights as they are, not yet read from the device, and leave dLoss/dweight in each `.grad`.
+    and gives a function of the next batch; `full_gradient()` is of the whole training set.  Both give the mean loss with
+    the weights as they are, not yet read from the device, and leave dLoss/dweight in each `.grad`.
     `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed random order (all if there are
     fewer), the sum over examples of the squared gradient of each one's own loss with the weights as they are; the loss of the true
     label unless a mode of models/fisher.py says otherwise.

@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Tensor
 
-from ..fields import Positive
 from ..grafting.select import ranking
+from ..support.fields import Positive
 from .evidence import LocalizerInput
 from .registry import Localizer
 

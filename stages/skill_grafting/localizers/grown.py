@@ -6,11 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..fields import Positive
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import LazyTensors
 from ..grafting.select import top_k
+from ..support.fields import Positive
 from .evidence import LocalizerInput
 from .movement import Movement
 from .registry import Budget

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..errors import ParamsError
+from ..support.errors import ParamsError
 from . import NAMES
 from .registry import REGISTERED, VARIANT, Rank, as_localizer, kind_of
 

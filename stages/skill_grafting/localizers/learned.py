@@ -26,12 +26,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import ParamsError, TrainingError
-from ..fields import Count, Positive, Rate, Weight
 from ..grafting.apply import graft_into, put_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, best, pieces
+from ..support.errors import ParamsError, TrainingError
+from ..support.fields import Count, Positive, Rate, Weight
 from .evidence import LocalizerInput, Scores
 from .movement import Movement, distance
 from .registry import Budget

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
-from ..errors import MaskError, ParamsError, did_you_mean, plain_problem, require_takes
-from ..fields import Section
+from ..support.errors import MaskError, ParamsError, did_you_mean, plain_problem, require_takes
+from ..support.fields import Section
 from . import NAMES
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..fields import Positive
 from ..grafting.apply import put_at, take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Tensors
 from ..grafting.select import top_k
+from ..support.fields import Positive
 from .evidence import LocalizerInput
 from .registry import Budget, Localizer
 

@@ -9,10 +9,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ModelError, plain_problem
-from ..fields import HEAD
 from ..grafting.region import Region, named_weights
-from ..io import read_json
+from ..support.errors import ModelError, plain_problem
+from ..support.fields import HEAD
+from ..support.io import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

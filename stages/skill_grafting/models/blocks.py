@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from torch.nn import Embedding, ModuleList
 
-from ..errors import ModelError
-from ..fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
 from ..grafting.region import named_weights
+from ..support.errors import ModelError
+from ..support.fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
 from .probing import run_of
 
 if TYPE_CHECKING:

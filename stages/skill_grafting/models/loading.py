@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import ModelError, one_line
+from ..support.errors import ModelError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

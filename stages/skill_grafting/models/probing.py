@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Embedding, Module
 
-from ..errors import ModelError, one_line
+from ..support.errors import ModelError, one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
-from ..command import USER_MISTAKE, guarded, missing_package
-from ..errors import GraftError, did_you_mean, printable
-from ..fields import GROUPS, Mode
 from ..localizers import NAMES
+from ..support.command import USER_MISTAKE, guarded, missing_package
+from ..support.errors import GraftError, did_you_mean, printable
+from ..support.fields import GROUPS, Mode
 
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {

@@ -7,16 +7,16 @@ from math import isfinite
 
 from torch import Tensor
 
-from ..errors import ModelError, ParamsError
+from ..checkpoints.comparing import listed
+from ..checkpoints.pairs import StoredPair
 from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..grafting.select import pieces
 from ..localizers.movement import distance
 from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
-from ..models.comparing import listed
-from ..models.pairs import Pair
-from ..models.stored_pairs import StoredPair
+from ..modules.pairs import Pair
+from ..support.errors import ModelError, ParamsError
 
 
 def localizer_for(request: Namespace) -> Localizer:
@@ -24,7 +24,9 @@ def localizer_for(request: Namespace) -> Localizer:
     name = request.localizer
     if kind_of(name).needs_model:
         others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
-        raise ParamsError(f"--localizer: {name} takes gradients, so it is for Python (localize(..., loss=)); from weights alone: {others}")
+        raise ParamsError(
+            f"--localizer: {name} takes gradients, so it is for Python (localize(..., loss=)); from weights alone: {others}"
+        )
     return localizer_of(name, {key: parsed(text) for key, text in request.set}, "--set ")
 
 

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..errors import MaskError, one_line
 from ..grafting.apply import put_at, take_at, write
 from ..grafting.region import Tensors, named_weights
-from ..io import write_json
 from ..models.probing import probe, without_cache
-from ..words import counted
+from ..support.errors import MaskError, one_line
+from ..support.io import write_json
+from ..support.words import counted
 from .patch_file import PatchContent
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"

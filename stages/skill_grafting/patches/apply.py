@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ..errors import MaskError
-from ..io import write_json
-from ..models.checkpoints import Checkpoint
-from ..models.folders import CONFIG
+from ..checkpoints.files import Checkpoint
+from ..checkpoints.folders import CONFIG
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from ..support.errors import MaskError
+from ..support.io import write_json
 from .card import MODEL, require_free, write_folder
 from .patch_file import read_patch
 from .placing import load_base, patched_tensors, put_on, require_padding

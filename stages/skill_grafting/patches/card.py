@@ -9,13 +9,14 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..errors import StorageError
-from ..metrics.variants import GRAFTED
-from ..words import as_markdown, percent, words
-from ..writing import replacing
+from ..support.errors import StorageError
+from ..support.words import as_markdown, percent, words
+from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
 CARD = "README.md"
+# the row of a patch's own scores
+GRAFTED = "grafted"
 # how a patch can be handed on
 MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from ..metrics.composition import KINDS, composition
+from ..grafting.composition import KINDS, composition
 from .card import made_with
 from .patch_file import PatchContent, read_graft
 

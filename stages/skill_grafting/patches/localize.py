@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..models.stored_pairs import read_pair
-from ..words import percent
+from ..checkpoints.pairs import read_pair
+from ..support.words import percent
 from . import about_pairs
 from .card import AS_PATCH, require_free, write_folder
 from .patch import Patch

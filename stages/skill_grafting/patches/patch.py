@@ -15,14 +15,14 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..errors import ModelError, ParamsError
 from ..grafting.apply import Places, take_at
 from ..grafting.mask import GraftMask, StoredMask, named_heads, require_mask
-from ..grafting.places import swapped, unswapped
 from ..grafting.region import Parameters, named_weights, unwrapped
-from ..grafting.states import copied
-from ..models.pairs import Pair, Side
-from ..writing import replacing
+from ..modules.pairs import Pair, Side
+from ..modules.places import swapped, unswapped
+from ..modules.states import copied
+from ..support.errors import ModelError, ParamsError
+from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
 from .placing import configs_of, load_base, places_of, put_config, put_on, text_config
 

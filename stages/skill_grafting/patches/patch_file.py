@@ -14,16 +14,16 @@ from typing import Any, BinaryIO, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from torch import Tensor
 
-from skill_grafting.patches.prompts import Prompt
-from ..errors import MaskError, ParamsError, plain_problem
-from ..fields import Section
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask, StoredMask, write_mask
 from ..grafting.mask_header import read_header
 from ..grafting.mask_reading import read_mask, require_held
 from ..grafting.region import Region, Tensors
-from ..io import require_permission
-from ..words import small_percent
+from ..support.errors import MaskError, ParamsError, plain_problem
+from ..support.fields import Section
+from ..support.io import require_permission
+from ..support.prompts import Prompt
+from ..support.words import small_percent
 
 PATCH = "patch.safetensors"
 VERSION = 4

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import MaskError
+from ..checkpoints.files import Checkpoint, Named, require_as_stored
+from ..checkpoints.folders import find_checkpoint
 from ..grafting.apply import Places, put_at, write
 from ..grafting.fingerprint import fingerprint
 from ..grafting.region import LazyTensors, Tensors, named_weights
-from ..models.checkpoints import Checkpoint, Named, require_as_stored
-from ..models.folders import find_checkpoint
 from ..models.loading import load_model
+from ..support.errors import MaskError
 from .patch_file import PatchContent, PatchMetadata
 
 if TYPE_CHECKING:

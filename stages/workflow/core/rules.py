@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from skill_grafting.errors import did_you_mean
-from skill_grafting.fields import Values, get_by_path
 from skill_grafting.localizers.registry import NAMES
+from skill_grafting.support.errors import did_you_mean
+from skill_grafting.support.fields import Values, get_by_path
 
 
 class Choice(NamedTuple):

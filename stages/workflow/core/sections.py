@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from stages.text.tasks import resolve_tasks, unknown_tasks
-from skill_grafting.fields import Group, Name, Section, Seed, Share, Values
-from stages.text.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
+from skill_grafting.support.fields import Group, Name, Section, Seed, Share, Values
+from stages.text.tasks.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
+from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.workflow.core.rules import Choice, unknown_localizers
 
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from stages.text.tasks import resolve_tasks, unknown_tasks
-from skill_grafting.errors import ParamsError, did_you_mean, plain_problem, shown
-from skill_grafting.fields import Params, Section, Values, get_by_path
 from skill_grafting.localizers.registry import localizer_of, original
-from skill_grafting.yaml12 import load_yaml
+from skill_grafting.support.errors import ParamsError, did_you_mean, plain_problem, shown
+from skill_grafting.support.fields import Params, Section, Values, get_by_path
+from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
+from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]

@@ -16,10 +16,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from skill_grafting.command import guarded
-from skill_grafting.errors import GraftError, ParamsError
-from skill_grafting.yaml12 import load_yaml
+from skill_grafting.support.command import guarded
+from skill_grafting.support.errors import GraftError, ParamsError
 from stages import AT_START, code_digests
+from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.core import paths
 
 PROJECT = Path(__file__).parents[3]
@@ -58,8 +58,7 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
-    """Call `function`; outside of DVC, an argument that the settings don't list is an error.
-    """
+    """Call `function`; outside of DVC, an argument that the settings don't list is an error."""
     from stages.workflow.core import settings
 
     code, entry = AT_START, entry_of(module)
@@ -98,7 +97,7 @@ def _given(function: Callable[..., None], entry: dict[str, Any], arguments: dict
         listed = (part if isinstance(part, dict) else {"": [part]} for part in entry["params"])
         given["params"] = load_params(*(filled(key) for part in listed for keys in part.values() for key in keys))
     if "machine" in takes:
-        from stages.text import runtime
+        from stages.text.tasks import runtime
 
         given["machine"] = runtime.start(given["params"].runtime)
     return given

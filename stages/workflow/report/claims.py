@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skill_grafting.errors import did_you_mean
-from skill_grafting.words import percent
+from skill_grafting.support.errors import did_you_mean
+from skill_grafting.support.words import percent
 from stages.workflow.report.formats import fall
-
-from .spec import Claim, Control, Frames, Paper, Spec, SpecError, chosen, fill, groups_of, named, rows_of, texts_of
-from .stats import CONFIDENCE, Estimate, estimate, holm
-from .tables import facts_of, value_of
+from stages.workflow.report.spec import (
+    Claim,
+    Control,
+    Frames,
+    Paper,
+    Spec,
+    SpecError,
+    chosen,
+    fill,
+    groups_of,
+    named,
+    rows_of,
+    texts_of,
+)
+from stages.workflow.report.stats import CONFIDENCE, Estimate, estimate, holm
+from stages.workflow.report.tables import facts_of, value_of
 
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
 FEWEST = 4  # tasks, or pairs that share none: an interval over fewer rests on a spread that is hardly known

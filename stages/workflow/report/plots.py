@@ -23,12 +23,22 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from skill_grafting.words import small_percent
+from skill_grafting.support.words import small_percent
 from stages.workflow.report.formats import counts
-
-from .spec import Figure, Frames, Spec, by_line, fill, groups_of, heading, named, rows_of, texts_of
-from .stats import estimate
-from .tables import facts_of
+from stages.workflow.report.spec import (
+    Figure,
+    Frames,
+    Spec,
+    by_line,
+    fill,
+    groups_of,
+    heading,
+    named,
+    rows_of,
+    texts_of,
+)
+from stages.workflow.report.stats import estimate
+from stages.workflow.report.tables import facts_of
 
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#444444", "#B8A800")
 MARKERS = ("s", "o", "D", "^", "v", "P", "X", "*")

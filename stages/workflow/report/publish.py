@@ -8,14 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.io import write_json, write_text
-from skill_grafting.words import as_markdown
-from skill_grafting.writing import replacing
+from skill_grafting.support.io import write_json, write_text
+from skill_grafting.support.words import as_markdown
+from skill_grafting.support.writing import replacing
 from stages.workflow.core import paths
-
-from .claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
-from .spec import Frames, Spec, fill, load_frames, read_spec, result
-from .tables import Rendered, facts_of, render
+from stages.workflow.report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
+from stages.workflow.report.spec import Frames, Spec, fill, load_frames, read_spec, result
+from stages.workflow.report.tables import Rendered, facts_of, render
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
@@ -59,7 +58,7 @@ def save_figures(spec: Spec, frames: Frames, folder: Path) -> None:
     """Every figure as <name>.png; equal figures give equal bytes, since neither date nor version is in them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    from .plots import DPI, draw_all
+    from stages.workflow.report.plots import DPI, draw_all
 
     for name, drawn in draw_all(spec, frames):
         drawn.set_dpi(DPI)

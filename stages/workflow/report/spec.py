@@ -13,9 +13,9 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from skill_grafting.errors import GraftError, did_you_mean, plain_problem
-from skill_grafting.words import UNKNOWN, words
-from skill_grafting.yaml12 import load_yaml
+from skill_grafting.support.errors import GraftError, did_you_mean, plain_problem
+from skill_grafting.support.words import UNKNOWN, words
+from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.report.formats import Template
 
 Frames = dict[str, pd.DataFrame]

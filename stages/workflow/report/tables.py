@@ -7,10 +7,21 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.words import small_percent
-
-from .spec import Cell, Frames, Spec, SpecError, Table, by_line, chosen, fill, groups_of, named, rows_of
-from .stats import Mean, estimate, mean_of
+from skill_grafting.support.words import small_percent
+from stages.workflow.report.spec import (
+    Cell,
+    Frames,
+    Spec,
+    SpecError,
+    Table,
+    by_line,
+    chosen,
+    fill,
+    groups_of,
+    named,
+    rows_of,
+)
+from stages.workflow.report.stats import Mean, estimate, mean_of
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,218 @@
+"""Whether a checkpoint is a fine-tuned other one, by its config and the shapes of its tensors, and how labels are read off it."""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..grafting.region import named_weights
+from ..models.anatomy import ModelSpec, shapes_of
+from ..models.loading import CLASSES, MADE_ANEW, POOLERS, classes, is_dropout, load_config, quiet_transformers
+from ..models.probing import most_tokens
+from ..support.errors import ModelError, one_line
+from ..support.fields import HEAD
+from .files import Checkpoint, Named
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
+FLOATS = ("F32", "BF16", "F16")
+MOST_NAMED, MOST_LABELS = 3, 1_000_000
+# problem_type of a classifier whose logits are of one label, as without any, and of one whose labels are each true or not
+ONE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
+# settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
+# tensors show, where a text begins and ends, and what training alone looks at
+HARMLESS = re.compile(
+    "(vocab_size|max_position_embeddings|n_positions|tie_word_embeddings|(pad|bos|eos|sep|cls|mask|unk)_(token_)?(id|index)"
+    "|max_window_layers|use_cache|initializer_\\w+|init_\\w+|layerdrop|output_\\w+|router_aux_loss_coef|router_jitter_noise"
+    "|gradient_checkpointing|pretraining_tp)$"
+)
+
+
+def mode_of(checkpoint: Checkpoint) -> str | None:
+    """The `model.mode` whose class a checkpoint was saved from; None if it was another class."""
+    saved, kind = checkpoint.saved_from[:1], str(checkpoint.config.get("model_type"))
+    return next((mode for mode, names in classes().items() if [names.get(kind)] == saved), None)
+
+
+def labels_of(checkpoint: Checkpoint) -> list[str]:
+    """The names of the labels that a classifier's config has, in the order of its logits; LABEL_0 and so on if it has none."""
+    number = checkpoint.config.get("num_labels", 2)
+    if type(number) is not int or not 0 <= number <= MOST_LABELS:
+        raise ModelError(f"{checkpoint.title}: its num_labels should be a number of labels, not {number!r}")
+    names = checkpoint.config.get("id2label") or {str(place): f"LABEL_{place}" for place in range(number)}
+    try:
+        labels = [str(names[str(place)]) for place in range(len(names))]
+    except (KeyError, TypeError, AttributeError):
+        raise ModelError(f"{checkpoint.title}: its id2label should name the labels 0, 1, ..., not {names}") from None
+    if len({*labels}) < len(labels):
+        raise ModelError(f"{checkpoint.title}: two of its labels have the same name: {', '.join(labels)}")
+    return labels
+
+
+def skeleton(checkpoint: Checkpoint, kind: str, labels: int | None = None) -> "PreTrainedModel":
+    """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
+
+    It is made once for each config.json: a base is that of many pairs.  Raises ModelError if transformers can't make it.
+    """
+    try:
+        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
+        what = f"with mode {kind}" if kind in CLASSES else f"as {kind}"
+        raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
+
+
+@lru_cache(maxsize=8)
+def _made(folder: Path, _config: str, kind: str, labels: int | None) -> "PreTrainedModel":
+    import torch
+    import transformers
+
+    quiet_transformers()
+    config = load_config(folder)
+    if labels is not None:
+        config.num_labels = labels
+    with torch.device("meta"):
+        if kind in CLASSES:
+            return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
+        return getattr(transformers, kind)(config)
+
+
+def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
+    """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
+    names = named_weights(model)
+    there = Named.of(checkpoint, names, model.base_model_prefix).stored
+    return [name for name in names if name not in there]
+
+
+def fitted(
+    checkpoint: Checkpoint, labels: int | None, model: "PreTrainedModel", anatomy: ModelSpec
+) -> tuple[Named, "PreTrainedModel", list[str]]:
+    """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
+    other = skeleton(checkpoint, anatomy.mode, labels or None)
+    title, theirs = checkpoint.title, shapes_of(other)
+    side = Named.of(checkpoint, theirs, other.base_model_prefix)
+    reasons = problems(side, theirs) + untied(side, other)
+    differences = _differences(anatomy, theirs)
+    reasons += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
+    if not differences and (changed := _arithmetic(model, other)):
+        which = f"computes otherwise than {anatomy.name}, which no graft can carry"
+        reasons.append(f"{title}: {which}: its config.json has {changed}")
+    return side, other, reasons
+
+
+def unread(side: Named, model: "PreTrainedModel") -> list[str]:
+    """The tensors of a checkpoint's that a model computes without, but for tables that it makes itself and a pooler."""
+    read = {*Named.of(side.checkpoint, model.state_dict(), model.base_model_prefix).stored.values()}
+    passed = re.compile("|".join([MADE_ANEW, POOLERS, *(model._keys_to_ignore_on_load_unexpected or ())]))
+    return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
+
+
+def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
+    """Settings by which two models of the same shapes may compute otherwise: "rope_theta 5000 and not 10000"."""
+    changes = _changes(*(model.config.to_dict() for model in (ours, theirs)), {*type(ours.config)().to_dict()})
+    # RoBERTa and its kin count positions from it
+    paddings = [getattr(model.config, "pad_token_id", None) for model in (theirs, ours)]
+    if paddings[0] != paddings[1] and _positions(ours) != _positions(theirs):
+        changes.append(f"pad_token_id {paddings[0]} and not {paddings[1]}")
+    return listed(changes)
+
+
+def _positions(model: "PreTrainedModel") -> int | None:
+    """`most_tokens`, None of what no short input can be run through."""
+    try:
+        return most_tokens(model)
+    except ModelError:
+        return None
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any], known: Collection[str]) -> list[str]:
+    """All known settings that differ and aren't known to be harmless, those of a config inside the config too."""
+    from transformers import PreTrainedConfig
+
+    changes, passed = [], PreTrainedConfig().to_dict().keys()
+    for name in sorted(before.keys() & after.keys() & {*known}):
+        one, other = before[name], after[name]
+        if one == other or name in passed or HARMLESS.match(name) or is_dropout(name, one):
+            continue
+        if isinstance(one, dict) and isinstance(other, dict) and "model_type" in one:
+            changes += [f"{name}.{line}" for line in _changes(one, other, one)]
+        else:
+            changes.append(f"{name} {other} and not {one}")
+    return changes
+
+
+def untied(side: Named, model: "PreTrainedModel") -> list[str]:
+    """Lines on tensors that the config ties to others and that the file has with other values: transformers leaves such a pair untied."""
+    once, problems = {id(weight): name for name, weight in named_weights(model).items()}, []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        stored = side.stored.get(once[id(weight)])
+        if once[id(weight)] != name and stored and name in side.checkpoint.files and name != stored:
+            values = [side.checkpoint.read(one) for one in (stored, name)]
+            if values[0].shape != values[1].shape or not bool((values[0] == values[1]).all()):
+                problems.append(
+                    f"{side.checkpoint.title}: its config.json ties {name} to {stored}, and the file has other values for it"
+                )
+    return problems
+
+
+def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
+    """Differences of a model's parameters from those of this anatomy, outside a head."""
+    ours = anatomy.pretrained
+    others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
+    words = [name for name in ours if name in others and ours[name] != others[name]]
+    embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]
+    rest = [name for name in words if name not in embeddings] + [*(ours.keys() ^ others.keys())]
+    sizes = [f"{name} {ours[name]} and {others[name]}" for name in embeddings]
+    return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
+        f"the two have other layers or shapes ({listed(sorted(rest))})"
+    ] * bool(rest)
+
+
+def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:
+    """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
+    known = Named(named.checkpoint, {name: stored for name, stored in named.stored.items() if name in shapes})
+    narrow, types = packed(known), ", ".join(sorted(known.types - {*FLOATS}))
+    found = {name: named.checkpoint.shape(stored) for name, stored in known.stored.items() if name not in narrow}
+    reasons = {
+        "missing": [name for name in shapes if name not in named.stored],
+        f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": narrow,
+        "of another shape than its config.json says": [
+            f"{name} is {list(shape)} and not {list(shapes[name])}"
+            for name, shape in found.items()
+            if shape != tuple(shapes[name])
+        ],
+    }
+    lines = [
+        f"{named.checkpoint.title}: {len(names)} tensor{'s'[: len(names) > 1]} {words} ({listed(names)})"
+        for words, names in reasons.items()
+        if names
+    ]
+    if reasons["missing"] and (unused := sorted(named.checkpoint.files.keys() - {*named.stored.values()})):
+        lines.append(
+            f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
+            "save_pretrained(..., save_original_format=False)"
+        )
+    return lines
+
+
+def packed(named: Named) -> list[str]:
+    """Names of the tensors in a type that can't be grafted."""
+    return [name for name, stored in named.stored.items() if named.checkpoint.dtype(stored) not in FLOATS]
+
+
+def not_finite(named: Named, values: Mapping[str, Tensor]) -> list[str]:
+    """A line on the tensors, if any, that have NaN or infinite values."""
+    bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
+    return [f"{named.checkpoint.folder}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])

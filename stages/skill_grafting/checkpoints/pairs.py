@@ -1,0 +1,177 @@
+"""Two checkpoints of anybody's as they lie on the disk, as a pair to find masks in: one tensor at a time, in their own types."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..grafting.apply import write
+from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
+from ..models.anatomy import ModelSpec, shapes_of
+from ..models.blocks import groups_in, new_head
+from ..models.loading import CLASSES, load_model
+from ..modules.pairs import Pair, chosen
+from ..modules.states import heads_of
+from ..support.errors import ModelError
+from ..support.fields import HEAD
+from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
+from .files import Checkpoint, Named
+from .tokenizing import other_reading
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPair(Pair):
+    """A pair of checkpoints, read as one class: `kind` is a mode of reading labels off texts (model.mode), or the class's name.
+
+    spec: the base's names, shapes and groups; unread: tensors of the tuned checkpoint that its class computes without.
+    """
+
+    base: Named = field(kw_only=True)
+    tuned: Named = field(kw_only=True)
+    spec: ModelSpec = field(kw_only=True)
+    unread: list[str] = field(kw_only=True)
+
+    @cached_property
+    def groups(self) -> dict[str, str]:
+        """Parameter -> group."""
+        return self.spec.groups
+
+    @property
+    def kind(self) -> str:
+        """A mode of reading labels, or the name of a class of transformers."""
+        return self.spec.mode
+
+    @property
+    def compared(self) -> Tensors:
+        """The base's values in the types of the tuned ones, by which alone they were moved: rounding is no movement."""
+
+        def rounded(name: str) -> Tensor:
+            return self.before[name].to(self.after[name].dtype) if name in self.after else self.before[name]
+
+        return LazyTensors(self.before, rounded)
+
+    @property
+    def origin(self) -> dict[str, str | None]:
+        """Name, source and revision of the base, and the class that it is read as."""
+        about = {"name": self.spec.name, "source": self.spec.source, "revision": self.spec.revision}
+        return {**about, "model_class": type(self.model).__name__}
+
+    def live(self) -> "PreTrainedModel":
+        """The tuned model, in float32, with the base's values in all but heads and buffers that differ."""
+        model = load_model(self.tuned.checkpoint.folder, self.kind, self.labels or None)
+        known, whole = {**named_weights(model), **dict(model.named_buffers())}, {*self.whole}
+        write([(known[name], None, self.before[name]) for name in self.before if name in known and name not in whole])
+        return model
+
+    @property
+    def rounding(self) -> list[str]:
+        """A line on the rounding, if the tuned checkpoint was saved in a narrower type."""
+        if "F32" not in self.base.types or "F32" in self.tuned.types:
+            return []
+        types, saved = " and ".join(sorted(self.tuned.types)), self.tuned.checkpoint.title
+        return [
+            f"Compared with {self.base.checkpoint.title} rounded to {types}, as {saved} was saved: rounding is no movement."
+        ]
+
+
+def read_pair(
+    base: str | Path,
+    tuned: str | Path,
+    mode: str | None = None,
+    revisions: tuple[str | None, str | None] = (None, None),
+    heads: Parameters = None,
+) -> Pair:
+    """The pair of two checkpoints, folders or hub ids, which `localize` and `Patch.of` read one tensor at a time.
+
+    mode: how labels are read (standard, prompt, autoregressive, generative), by default as the tuned checkpoint was saved; revisions: a
+    commit, tag or branch of each; heads: names of heads beside the usual ones.  Raises ModelError with every reason why the second can't
+    be a fine-tuned version of the first.  If a class names its tensors otherwise in memory than in files (ViT), both are loaded.
+    """
+    before = Checkpoint.open(str(base), revisions[0], tokenizer=False)
+    after = Checkpoint.open(str(tuned), revisions[1], tokenizer=False)
+    kind = _common_kind(before, after, mode)
+    labels = len(labels_of(after)) if kind == "standard" or after.config.get("id2label") else None
+    model = skeleton(before, kind, labels)
+    absent = lacking(before, model)
+    if kind not in CLASSES and len(absent) > len(_outside(model)):
+        models = [load_model(side.folder, kind, dtype="auto") for side in (before, after)]
+        if missing := [*{*models[1].missing_tensors} | ({*models[0].missing_tensors} - _outside(model))]:
+            raise ModelError(
+                f"{before.title} and {after.title}: not all of {kind} is there ({listed(sorted(missing))})"
+            )
+        return Pair.of(*models, heads)
+    head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & _outside(model)
+    head |= {*(chosen([*named_weights(model)], heads, "heads") if heads else ())}
+    spec = _spec_of(before, model, kind, head)
+    named = Named.of(before, [*spec.pretrained, *_buffers(model)], model.base_model_prefix)
+    other, other_model, misfits = fitted(after, labels or 0, model, spec)
+    reasons = problems(named, spec.pretrained) + untied(named, model) + misfits
+    if kind == "standard" and labels < 2:
+        reason = f"its head has {labels} output, a number and no label, and a graft is for labels"
+        reasons.append(f"{after.title}: {reason}")
+    if kind == "standard" and (differs := other_reading(before.folder, after.folder)):
+        reasons.append(f"{after.title}: {differs}")
+    if reasons:
+        raise ModelError("; ".join(reasons))
+    other = Named.of(after, [*shapes_of(other_model), *_buffers(other_model)], other_model.base_model_prefix)
+    return StoredPair(
+        LazyTensors(named.stored, named.read),
+        LazyTensors(other.stored, other.read),
+        model,
+        frozenset(head),
+        other_model,
+        base=named,
+        tuned=other,
+        spec=spec,
+        unread=unread(other, other_model),
+    )
+
+
+def _outside(model: "PreTrainedModel") -> set[str]:
+    """Parameters behind the backbone."""
+    inside = f"{model.base_model_prefix}."
+    return {name for name in named_weights(model) if not name.startswith(inside)}
+
+
+def _buffers(model: "PreTrainedModel") -> list[str]:
+    """Names of the buffers that a checkpoint holds, such as the running statistics of BatchNorm."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return [name for name in model.state_dict() if name not in weights]
+
+
+def _spec_of(checkpoint: Checkpoint, model: "PreTrainedModel", kind: str, head: set[str]) -> ModelSpec:
+    """Names, shapes and groups of the base; of what can't be run, all that isn't head counts as layers."""
+    name = checkpoint.title if checkpoint.source == "hub" else checkpoint.folder.resolve().name
+    try:
+        groups = groups_in(model, head)
+    except ModelError as error:
+        if kind in CLASSES:
+            raise ModelError(f"{name}: {error}") from error
+        groups = {one: HEAD if one in head else "layers" for one in named_weights(model)}
+    return ModelSpec(name, checkpoint.source, checkpoint.commit, kind, groups, shapes_of(model))
+
+
+def _common_kind(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:
+    """This mode, or the class of the tuned checkpoint; raises ModelError if the two are not of one kind."""
+    import transformers
+
+    if before.folder.resolve() == after.folder.resolve():
+        raise ModelError(f"{after.title}: is the base model itself; take what was fine-tuned from it")
+    kinds = [str(one.config.get("model_type")) for one in (before, after)]
+    if kinds[0] != kinds[1]:
+        raise ModelError(f"{after.title}: is a model of the kind {kinds[1]}, and {before.title} of the kind {kinds[0]}")
+    if mode := mode or mode_of(after):
+        return mode
+    saved = after.saved_from[0] if after.saved_from else ""
+    known = getattr(transformers, saved, None) if saved.isidentifier() else None
+    if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
+        return saved
+    named = saved or "no class"
+    choices = (f"{name.removeprefix('AutoModelFor')} of {kinds[0]}" for name in dict.fromkeys(CLASSES.values()))
+    reason = f"its config.json says {named}, which transformers doesn't have; known, for instance: {', '.join(choices)}"
+    raise ModelError(f"{after.title}: {reason}; choose --mode, one of {', '.join(CLASSES)}")

@@ -1,0 +1,142 @@
+"""What several tasks' models have inside their masks, a piece of a tensor at a time, of all tasks at once.
+
+So the memory that it takes to merge them grows neither with the models nor with the tasks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..grafting.apply import put_at, write
+from ..grafting.differences import Room, difference, is_plain, is_whole, subtracted, widest
+from ..grafting.mask import GraftMask
+from ..grafting.region import Tensors
+from ..grafting.select import CACHED
+
+# tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
+TOGETHER = 2
+
+
+@dataclass(frozen=True)
+class Side:
+    """What a task's model has inside its mask, or, without one, everywhere: whole tensors, or, `packed`, the values at the mask alone.
+
+    `cast`: they are taken in the base's type, which holds them exactly.
+    """
+
+    values: Tensors
+    mask: GraftMask | None = None
+    packed: bool = False
+    cast: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The places `start` to `stop` of a tensor laid end to end, and of these all that a task has: `at`, from the start on; None is all.
+
+    before: the base's values at them; given: task -> which of these it has (None: all), and its values.  What is made in a `room` is
+    there until the next piece is worked on.
+    """
+
+    name: str
+    start: int
+    stop: int
+    at: Tensor | None
+    before: Tensor
+    given: dict[str, tuple[Tensor | None, Tensor]]
+    room: Room | None = None
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Their flat indices in the tensor."""
+        return torch.arange(self.start, self.stop) if self.at is None else self.at + self.start
+
+    def after(self, task: str) -> Tensor:
+        """The task's values, and the base's where it has none."""
+        where, values = self.given[task]
+        if where is None:
+            return values
+        after = self.before.clone()
+        put_at(after, where, values)
+        return after
+
+    @cached_property
+    def wide(self) -> Tensor:
+        """The base's values in float64, whole numbers as they are."""
+        if self.room is None or is_whole(self.before):
+            return _wide(self.before)
+        kind = torch.complex128 if self.before.is_complex() else torch.float64
+        return self.room("wide", self.before, kind).copy_(self.before)
+
+    @cached_property
+    def _plain(self) -> bool:
+        """True if the base's values are finite numbers: nothing else can be the same infinity in a task."""
+        return is_plain(self.before)
+
+    def moved(self, task: str, use: str = "difference") -> Tensor:
+        """How far the task's values are from the base's, in float64; in the room for this use."""
+        moved = subtracted if self._plain else difference
+        return moved(self.wide, self.after(task), True, self.room, use)
+
+    def put(self, tensor: Tensor, values: Tensor) -> None:
+        """Write values for these places into the whole tensor."""
+        if self.at is None and tensor.is_contiguous():
+            write([(tensor.detach().view(-1)[self.start : self.stop], None, values)])
+        else:
+            write([(tensor, self.places, values)])
+
+
+def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side], room: Room | None = None) -> Iterator[Piece]:
+    """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU."""
+    flat, found = before.detach().reshape(-1), {}
+    for task, side in sides.items():
+        indices = None if side.mask is None else side.mask.indices.get(name)
+        if side.mask is None or indices is not None:
+            values = side.values[name].detach().reshape(-1)
+            found[task] = indices, values, side.packed, before.dtype if side.cast else values.dtype
+    size = max(TOGETHER * CACHED * torch.get_num_threads() // max(TOGETHER, len(found)) // 16 * 16, 16)
+    for start in range(0, len(flat), size) if found else ():
+        stop = min(start + size, len(flat))
+        parts = {task: _part(start, stop, *one) for task, one in found.items()}
+        at = _union([indices for indices, _ in parts.values()], stop - start)
+        own = flat[start:stop].cpu()
+        given = {task: (_within(at, indices), values) for task, (indices, values) in parts.items()}
+        yield Piece(name, start, stop, at, own if at is None else own[at], given, room)
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if is_whole(values) else widest(values)
+
+
+def _part(
+    start: int, stop: int, indices: Tensor | None, values: Tensor, packed: bool, kind: torch.dtype
+) -> tuple[Tensor | None, Tensor]:
+    """Which places from `start` to `stop` one side has (None: all), counted from the start, and its values at them."""
+    if indices is None:
+        return None, values[start:stop].to("cpu", kind)
+    low, high = torch.searchsorted(indices, torch.tensor([start, stop])).tolist()
+    at = None if high - low == stop - start else indices[low:high] - start
+    values = values[low:high] if packed else values[start:stop]
+    return at, (values if packed or at is None else values[at.to(values.device)]).to("cpu", kind)
+
+
+def _union(parts: Sequence[Tensor | None], size: int) -> Tensor | None:
+    """The places that any of the sides has, rising; None for all."""
+    if any(part is None for part in parts):
+        return None
+    if all(torch.equal(parts[0], part) for part in parts):
+        return parts[0]
+    marks = torch.zeros(size, dtype=torch.bool)
+    for part in parts:
+        marks[part] = True
+    return marks.nonzero().reshape(-1)
+
+
+def _within(at: Tensor | None, indices: Tensor | None) -> Tensor | None:
+    """Where these places are among `at`, which has them all."""
+    if at is None or indices is None:
+        return indices
+    return None if len(at) == len(indices) else torch.searchsorted(at, indices)

@@ -1,0 +1,275 @@
+"""Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..grafting.apply import write
+from ..grafting.differences import is_equal, is_finite, is_plain, is_same, is_whole
+from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
+from ..support.errors import ModelError, ParamsError, require_takes
+from ..support.fields import GROUPS
+from .states import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, states_of
+
+LOGGER = logging.getLogger("skill_grafting")
+ALL = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A base and a tuned model under the same names.
+
+    before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
+    as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
+    tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
+    `rounded`: the base's values as movement starts from them, if they are others; `extra`: the extra states of the tuned model's parts.
+    """
+
+    before: Tensors
+    after: Tensors
+    model: nn.Module | None = None
+    heads: frozenset[str] = frozenset()
+    tuned_model: nn.Module | None = None
+    rounded: Tensors | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, base: "Side", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
+        """Two modules, or the values of a region of each; a pair is given back.
+
+        Raises ModelError unless they differ in nothing but values, and heads in size.
+        """
+        if isinstance(base, Pair):
+            return base
+        if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
+            named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
+            known = named | heads_of(base)
+            before, after = states_of(base, tuned, known)
+            rounded, extra = comparable(base, tuned, before), extra_states(tuned)
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
+        if isinstance(base, Mapping) and isinstance(tuned, Mapping):
+            _require_same_names(base, tuned, heads)
+            return cls(base, tuned)
+        kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
+        raise ParamsError(
+            f"base and tuned should be torch modules, both of one kind, not {kinds}; read_pair takes folders"
+        )
+
+    @property
+    def origin(self) -> dict[str, str | None]:
+        """Name, source (hub, local) and revision of the base, and the class that it is an instance of, if one of transformers."""
+        config, kind = getattr(self.model, "config", None), type(self.model)
+        name = str(getattr(config, "_name_or_path", "") or kind.__name__)
+        revision = getattr(config, "_commit_hash", None)
+        return {
+            "name": name if revision else Path(name).name,
+            "source": "hub" if revision else "local",
+            "revision": revision,
+            "model_class": kind.__name__ if kind.__module__.startswith("transformers.") else None,
+        }
+
+    @property
+    def kind(self) -> str | None:
+        """A mode of reading labels off texts (model.mode), or the name of a class of transformers; None of other modules."""
+        return self.origin["model_class"]
+
+    @cached_property
+    def groups(self) -> dict[str, str]:
+        """Parameter -> group, of a model of transformers; raises ModelError where its blocks can't be told."""
+        from ..models.blocks import groups_in
+
+        return groups_in(self.model, self.heads)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of a classifier, in the order of its logits; none of a model without a head."""
+        names = getattr(getattr(self.tuned_model, "config", None), "id2label", None) or {}
+        return [str(names[number]) for number in sorted(names)] if self.heads else []
+
+    def live(self) -> nn.Module:
+        """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
+        model, after = copied(self.model), self.after
+        known = {**named_weights(model), **dict(model.named_buffers())}
+        write([(known[name], None, after[name].detach()) for name in self.whole])
+        put_extra_states(model, self.extra)
+        return model
+
+    @property
+    def compared(self) -> Tensors:
+        """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
+        return self.before if self.rounded is None else self.rounded
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """Names of the parameters, in the model's order; buffers aren't among them."""
+        return [*self.before] if self.model is None else [*named_weights(self.model)]
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
+        """Names of the parameters and buffers that differ, or are in the tuned model alone."""
+        return frozenset(name for name in self.after if not _is_still(*self._sides(name)))
+
+    def _sides(self, name: str) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """A tensor of the base as movement starts from it, None where it has another shape or there is none, and of the tuned model."""
+        before, after = self.compared.get(name), self.after[name]
+        if before is None:
+            return None, after
+        return before if before.shape == after.shape else None, after.to(before.device)
+
+    def require_finite(self, names: Iterable[str]) -> None:
+        """Raise ModelError if values of these parameters or buffers are infinite or no numbers where something moved."""
+        for name in names:
+            before, after = self._sides(name)
+            sides = {"tuned": after} | ({} if before is None else {"base": before})
+            if all(map(is_plain, sides.values())):
+                continue
+            different = torch.ones_like(after, dtype=torch.bool) if before is None else ~is_same(before, after)
+            for title, side in sides.items():
+                if bool((different & ~is_finite(side)).any()):
+                    raise ModelError(f"{name} of the {title} model has values that are infinite or no numbers")
+
+    @cached_property
+    def whole(self) -> list[str]:
+        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm.
+
+        Raises ModelError for values that are infinite or no numbers where something moved.
+        """
+        weights = {*self.weights}
+        names = [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
+        self.require_finite(names)
+        return names
+
+    def region(self, parameters: Parameters = None) -> Region:
+        """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
+
+        Or "all" that moved but heads; or those of GROUPS, names or glob patterns of parameters or modules, or a function of the name,
+        moved or not.
+        Raises ModelError if there are none, or nothing moved in them.
+        """
+        if self.model is None:
+            names = [*self.before] if parameters in (None, ALL) else chosen([*self.before], parameters)
+            return Region({name: tuple(self.before[name].shape) for name in names})
+        body = [name for name in self.weights if name not in self.heads]
+        if parameters is None or parameters == ALL:
+            left = set() if parameters == ALL else self._outer()
+            names = [name for name in body if name in self.moved and name not in left]
+            if parameters is None:
+                self._warn_of_last(names)
+        else:
+            names = chosen(self.weights, self._patterns(parameters), "parameters")
+        if not self.moved & {*names}:
+            if elsewhere := [name for name in self.weights if name in self.moved]:
+                raise ModelError(
+                    f"nothing moved in what may be grafted; {elsewhere[0]} did, and parameters= takes it in"
+                )
+            others = "; only buffers did, which travel whole" if self.moved else ""
+            raise ModelError(
+                f"the two models have the same {'parameters' if others else 'values'}: nothing moved{others}"
+            )
+        LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
+        return Region({name: tuple(self.before[name].shape) for name in names})
+
+    def _outer(self) -> set[str]:
+        """Tables of embeddings, what computes the vocabulary's logits, and poolers."""
+        outer = {id(part.weight) for part in self.model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
+        output = getattr(self.model, "get_output_embeddings", lambda: None)()
+        outer |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
+        return {
+            name
+            for name, weight in named_weights(self.model).items()
+            if id(weight) in outer or "pooler" in name.split(".")
+        } - self.heads
+
+    def _warn_of_last(self, names: list[str]) -> None:
+        """Say so if the last layer, which in many models is a new head, is part of the region."""
+        last = next((name for name in reversed(self.weights) if name in self.moved), None)
+        speaks = getattr(self.model, "get_output_embeddings", lambda: None)() is not None
+        if last in names and not self.heads and not speaks:
+            layer = last.rpartition(".")[0] or last
+            LOGGER.warning(
+                "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s', and if not, parameters='all'",
+                layer, layer,
+            )  # fmt: skip
+
+    def _patterns(self, parameters: Parameters) -> Parameters:
+        """Groups of the model by the names of their parameters."""
+        names = [parameters] if isinstance(parameters, str) else parameters
+        own = set() if self.kind else {name.partition(".")[0] for name in self.weights}  # parts of a module of no kind
+        if not isinstance(names, Sequence) or not any(name in GROUPS and name not in own for name in names):
+            return parameters
+        try:
+            groups = self.groups
+        except ModelError as error:
+            hint = "give names or glob patterns of parameters or modules"
+            raise ModelError(f"parameters: its groups can't be told ({error}); {hint}") from None
+        there = {*groups.values()}
+        if not any(name in there for name in names) and all(name in GROUPS for name in names):
+            known = ", ".join(group for group in dict.fromkeys(groups.values()) if group in GROUPS)
+            raise ModelError(f"parameters: the model has none in {', '.join(names)}; it has {known}")
+        others = [name for name in names if name not in GROUPS]
+        members = {*(chosen(self.weights, others) if others else ())}
+        return lambda name: groups[name] in names or name in members
+
+
+def chosen(names: Sequence[str], parameters: Parameters, setting: str = "parameters") -> list[str]:
+    """The names that match, or are in a module that does; ModelError if there are none, with the nearest name for a pattern that matches none."""
+    if callable(parameters) and not hasattr(parameters, "named_parameters"):  # which is a module itself
+        require_takes(parameters, setting, "name")
+        found = [name for name in names if parameters(name)]
+    else:
+        patterns = "*" if parameters is None else parameters
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ParamsError(f"{setting}: {parameters!r} should be names, glob patterns or a function of the name")
+        for pattern in patterns:
+            if not any(_is_of(name, pattern) for name in names):
+                nearest = "".join(
+                    f"; the nearest is {name!r}" for name in get_close_matches(pattern, names, n=1, cutoff=0)
+                )
+                raise ModelError(f"{setting}: no parameter or module is called {pattern!r}{nearest}")
+        found = [name for name in names if any(_is_of(name, pattern) for pattern in patterns)]
+    if not found:
+        raise ModelError(f"{setting}: matches none of the model's {len(names)} parameters")
+    return found
+
+
+def _is_still(before: torch.Tensor | None, after: torch.Tensor) -> bool:
+    """True if nothing moved; the first values are looked at before all are."""
+    if before is None:
+        return False
+    if is_equal(before, after):
+        return True
+    firsts = before.reshape(-1)[:FIRST], after.reshape(-1)[:FIRST]
+    return not is_whole(before) and all(bool(is_same(*sides).all()) for sides in (firsts, (before, after)))
+
+
+def _is_of(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> None:
+    """Raise an error unless the values of a region have the same names, and those in memory the same shapes."""
+    if heads:
+        raise ParamsError("heads: are parts of modules, and these are tensors by name; pass the two modules")
+    if not base or base.keys() - tuned.keys():
+        lacks = f"tuned lacks {min({*base} - {*tuned})}" if base else "base has none"
+        raise ModelError(f"base and tuned should have tensors of the same names, and {lacks}")
+    for name in base if isinstance(base, dict) and isinstance(tuned, dict) else ():
+        shapes = [[*getattr(side[name], "shape", ())] for side in (base, tuned)]
+        if shapes[0] != shapes[1] or not all(isinstance(side[name], torch.Tensor) for side in (base, tuned)):
+            kinds = " and ".join(
+                f"a {type(side[name]).__name__} of {shape}" for side, shape in zip((base, tuned), shapes, strict=True)
+            )
+            raise ModelError(f"{name}: should be a tensor of one shape in both, not {kinds}")
+
+
+# what a caller may give as the base: a model, a region's values by name, or both sides at once
+Side = nn.Module | Tensors | Pair

@@ -1,0 +1,93 @@
+"""The sections of settings that the library uses; params.yaml explains each setting."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from skill_grafting.support.fields import (
+    Column,
+    Count,
+    Group,
+    Mode,
+    Name,
+    Optimizer,
+    Part,
+    Positive,
+    Rate,
+    Rates,
+    Schedule,
+    Section,
+    Share,
+    Weight,
+)
+
+
+class DataParams(Section):
+    source: Literal["packaged", "hub", "local"]
+    root: str
+    columns: dict[Column, str]
+    k: Annotated[int, Field(ge=1, le=1_000_000)] | None
+    scarce: Literal["error", "split"]
+    dev_share: Share
+    test_max: Count
+
+
+class ModelParams(Section):
+    source: Literal["packaged", "hub", "local"]
+    name: str = Field(min_length=1)
+    revision: str | None
+    root: str
+    mode: Mode
+    max_length: int = Field(ge=8, le=100_000)
+
+
+class ResourceParams(Section):
+    """The resources that stages side by side may use together (stages/workflow/run.py); no stage reads it."""
+
+    gpus: Count | None
+    stages_per_gpu: Positive
+    memory_mib: Positive | None
+
+
+class RuntimeParams(Section):
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["float32", "bfloat16"]
+    threads: int = Field(ge=0, le=1024)
+    batch_tokens: int = Field(ge=16)
+    gradient_checkpointing: bool
+    resources: ResourceParams
+
+
+class FinetuneParams(Section):
+    source: Literal["train", "local", "hub"]
+    root: str
+    optimizer: Optimizer
+    learning_rates: Rates
+    batch_sizes: list[Positive] = Field(min_length=1)
+    steps_per_example: float = Field(gt=0)
+    cap_k: Positive
+    max_steps: Positive | None
+    schedule: Schedule
+    momentum: Part
+    weight_decay: Part
+    decay: Literal["all", "authors"]
+    clip_norm: Weight
+    dropout: Part | None
+    l1: Weight
+    train: list[Group]
+    eval_steps: Count
+    ties: Literal["loss", "first", "last"]
+
+
+class OodParams(Section):
+    sets: dict[Name, list[Name]]
+    test_max: Count
+    leaks: Literal["drop", "keep"]
+
+
+class AdamWParams(Section):
+    """Of the paradigms adamw and adamw_l1; sgd has the grid of `finetune`."""
+
+    learning_rate: Rate
+    weight_decay: Part
+    l1: Weight
