@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from skill_grafting.calibration import calibration_floor
 from skill_grafting.grafting.mask_header import open_mask
 from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_json, require
-from skill_grafting.support.words import small_percent
-from stages.text.scores.scores import drawn_scores
+from skill_grafting.support.words import percent, small_percent
+from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
     FINETUNED,
@@ -56,12 +57,16 @@ SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
 CALIBRATED = ["ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
 # of completions, beside these
 TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
+# of the own test set: the calibration error that a perfectly calibrated model would measure, and the log loss, in nats
+FLOOR, LOSS = "floor", "loss"
 # of the pretrained and the fine-tuned model alone
 ON_TRAIN = "train_accuracy"
 GENERATIVE = "generative"
 # of the loss on all training rows while a mask was learned
 SEARCH = ["loss_start", "loss_end"]
 MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
+# the pairs whose calibration errors are compared, by the model beside the graft
+BESIDE = {FINETUNED: (FINETUNED, GRAFTED), TEMPERED: (GRAFTED, TEMPERED), WISE_FT: (WISE_FT, GRAFTED)}
 # as in the paper's tables
 SHORT = {
     PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
@@ -95,8 +100,10 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     # a column of only undefined values would have the dtype object
     scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
     own = scores[scores.test_set == scores.task].merge(_on_train(referred), on=[*CELL, "variant"], how="left")
+    own = own.merge(_losses(cells), on=[*CELL, "variant"])
+    own[FLOOR] = [calibration_floor(*bins) for bins in zip(own.bin_count, own.bin_confidence, strict=True)]
     return {
-        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", ON_TRAIN, *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, FLOOR, LOSS, "constant", ON_TRAIN, *more]],
         "scores_drawn": _drawn(params),
         "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
         "reliability": _bins(own),
@@ -142,6 +149,17 @@ def _on_train(records: Records) -> pd.DataFrame:
         ]
     )
     return frame_of(rows, [*CELL, "variant", ON_TRAIN])
+
+
+def _losses(cells: Sequence[Row]) -> pd.DataFrame:
+    """The log loss of each model on the test rows of its cell."""
+    found = ((cell, read_cell(**cell).part([cell["task"]])) for cell in cells)
+    rows = [
+        {**cell, "variant": variant, LOSS: cross_entropy(logits, tests.labels[cell["task"]])}
+        for cell, tests in found
+        for variant, logits in tests.logits[cell["task"]].items()
+    ]
+    return frame_of(rows, [*CELL, "variant", LOSS])
 
 
 def _drawn(params: Params) -> pd.DataFrame:
@@ -259,7 +277,7 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
     scores = scores.assign(
-        gained=scores.score - best, **{name: scores.get(name) for name in (ON_TRAIN, *TOKEN_MEASURES)}
+        gained=scores.score - best, **{name: scores.get(name) for name in (FLOOR, LOSS, ON_TRAIN, *TOKEN_MEASURES)}
     )
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
@@ -365,6 +383,8 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "macro": ", ".join(macro),
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "left_out": left_out(scores[scores.variant == GRAFTED].gain, run.least_gain),
+        "floor_known": _floor_known(scores),
+        **{f"beside_{other}": _beside(scores, *pair) for other, pair in BESIDE.items()},
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "searched": _searched(masks),
@@ -372,6 +392,25 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "same_head": " with the same head" if heads else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
     }
+
+
+def _floor_known(scores: pd.DataFrame) -> str:
+    """What of the graft's calibration error is the floor; empty where its confidences aren't known."""
+    floor = scores[scores.variant == GRAFTED].groupby("task")[FLOOR].mean().mean()
+    return (
+        ""
+        if pd.isna(floor)
+        else f", where a perfectly calibrated model would measure {percent(floor)} % on as many rows"
+    )
+
+
+def _beside(scores: pd.DataFrame, a: str, b: str) -> str:
+    """What stands beside the calibration errors of two models: their floors and their log losses; empty where these aren't known."""
+    means = scores.groupby(["variant", "task"])[[FLOOR, LOSS]].mean().groupby("variant").mean().reindex([a, b])
+    if means.isna().any(axis=None):
+        return ""
+    floors, losses = " and ".join(map(percent, means[FLOOR])), " and ".join(f"{loss:.3f}" for loss in means[LOSS])
+    return f"; perfectly calibrated models would measure {floors} %; log loss {losses}"
 
 
 def _movement_ahead(scores: pd.DataFrame) -> str:

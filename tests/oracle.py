@@ -2,7 +2,7 @@
 
 python -m tests.oracle                 those of docs/REPRODUCTION.md, from plots
 python -m tests.oracle PAGES FIGURES   those of a dated report's folder of pages, from its folder of figures
-One line a claim: n, value, half its 95 % interval, verdict; ends with 1 if the page says something else.
+One line a claim: tasks, sources, value, half its 95 % intervals over both, verdict; ends with 1 if the page says something else.
 """
 
 import re
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from ruamel.yaml import YAML
 from scipy.stats import t
 
+TASKS = YAML(typ="safe").load(Path(__file__).parents[1] / "stages/text/tasks/tasks.yaml")
 PAIRS = [
     ("learned", "movement", "movement grafts"),
     ("attribution", "movement", "movement grafts"),
@@ -103,19 +105,30 @@ def merge_claims(of: Figures):
     yield "kept", "The stitch mean keeps 95 %", kept.stitch_mean, 0.95
 
 
-def judged(values: pd.Series, limit: float) -> tuple[int, float, float, float]:
-    """How many tasks, the mean, half the width of its interval, and p, by leaving out each task with all that it is part of."""
+def source(task: str) -> str:
+    """The package that a task's texts are from; of a task that none holds itself."""
+    return TASKS[task].get("packaged", {"package": task})["package"]
+
+
+def judged(values: pd.Series, limit: float) -> tuple[int, int, float, float, float, float]:
+    """How many tasks and sources, the mean, half the width of both intervals, and p, by leaving out each task with all that it is part of."""
     names = [{*name} if isinstance(name, tuple) else {name} for name in values.index]
     tasks = sorted(set.union(*names))
     left = np.array([values[[task not in own for own in names]].mean() for task in tasks])
-    error = (len(tasks) * values.mean() - (len(tasks) - 1) * left).std(ddof=1) / len(tasks) ** 0.5
-    p_value = 2 * t.sf(abs(values.mean() - limit) / error, len(tasks) - 1)
-    return len(tasks), values.mean(), error * t.ppf(0.975, len(tasks) - 1), p_value
+    off = pd.Series((len(tasks) - 1) * (left.mean() - left), [source(task) for task in tasks])
+    halves, p_values, numbers = [], [], []
+    for sums in (off, off.groupby(level=0).sum()):
+        freedom = len(sums) - 1
+        error = ((sums**2).sum() * len(sums) / freedom) ** 0.5 / len(tasks) if freedom else np.nan
+        halves.append(error * t.ppf(0.975, freedom))
+        p_values.append(2 * t.sf(abs(values.mean() - limit) / error, freedom))
+        numbers.append(len(sums))
+    return *numbers, values.mean(), *halves, max(p_values)
 
 
 def verdicts(text: str, words: str) -> list[str]:
     """What a page says of a claim: in a row of a table, or at the start of a line."""
-    row = rf"^\| {re.escape(words)}.* \| ([a-z ]+)(?: \(Holm\))? \|$"
+    row = rf"^\| {re.escape(words)}.* \| ([a-z ]+)(?: \(Holm\))?(?:; [a-z]+: [a-z ]+)? \|$"
     line = rf"^- \*\*([a-z ]+)\*\*: {re.escape(words)}"
     return re.findall(row, text, re.MULTILINE) + re.findall(line, text, re.MULTILINE)
 
@@ -128,13 +141,15 @@ def main(pages: list[Path], figures: Figures) -> bool:
         if not figures.path(name).exists():
             continue
         rows = [(*one, *judged(*one[2:])) for one in claims(figures)]
-        for family, words, _, limit, n, mean, half, p_value in rows:
-            ranked = sorted(row[-1] for row in rows if row[0] == family)
-            holm = max((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value)
-            verdict = "not measurable" if n < 4 else "not shown" if holm >= 0.05 else "holds" if mean > limit else "does not hold"
+        for family, words, _, limit, n, sources, mean, half, by_source, p_value in rows:
+            ranked = sorted(row[-1] for row in rows if row[0] == family and min(row[4:6]) >= 4)
+            holm = max(((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value), default=1)
+            few, side = min(n, sources) < 4, "holds" if mean > limit else "does not hold"
+            verdict = "not measurable" if few else "not shown" if holm >= 0.05 else side
             said = verdicts(text, words) if words else ["holds"]
             differ |= said != [verdict]
-            print(f"{words or family:75.75} n {n:2} {100 * mean:6.1f} ± {100 * half:5.1f}  {verdict}{'' if said == [verdict] else said}")
+            halves = f"{100 * half:5.1f}, {100 * by_source:5.1f}"
+            print(f"{words or family:75.75} n {n:2}, {sources} {100 * mean:6.1f} ± {halves}  {verdict}{'' if said == [verdict] else said}")
     return differ
 
 

@@ -48,6 +48,21 @@ def reliability(logits: np.ndarray, labels: np.ndarray, bins: int) -> Reliabilit
     return binned(probabilities.max(1), probabilities.argmax(1) == labels, bins)
 
 
+def calibration_floor(count: ArrayLike, confidence: ArrayLike) -> float:
+    """The calibration error, from 0 to 1, that a perfectly calibrated model is expected to measure on as many rows.
+
+    `count` and `confidence` are the number of rows and the mean confidence of each bin, both of shape (bins,).  Even if a bin of n rows is
+    right with just its confidence p, the number of right ones is binomial, and its mean absolute deviation from np (de Moivre, 1730) is
+    no error of the model.  With the rows' own confidences it would be no larger (Hoeffding, 1956), and in narrow bins hardly smaller.
+    """
+    from scipy.stats import binom  # takes a second to import
+
+    count, confidence = np.asarray(count, int), np.asarray(confidence, float)
+    above = np.floor(count * confidence) + 1
+    deviations = 2 * above * (1 - confidence) * binom.pmf(above, count, confidence)
+    return float(deviations.sum() / count.sum())
+
+
 def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:
     """Number of rows by top probability, in `bins` bars of equal width over 0..1, shape (bins,) (figure 6)."""
     top = softmax(logits).max(1)

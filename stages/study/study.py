@@ -262,10 +262,12 @@ def grafts(frames: Frames) -> pd.DataFrame:
         smallest=rows.sparsity == min(common, default=None),
         largest=rows.sparsity == max(common, default=None),
         region=100 * rows.share,
+        also=rows.sparsity.map(small_percent).eq(frames["run"]["size"].iloc[0]).map({True: ALSO, False: ""}),
         sizes=[_unlike(counts, *own) for own in zip(rows.localizer, rows.sparsity, strict=True)],
     )
 
 
+ALSO = "the main report asks this, too, of all its test rows and by itself (summary.md)"
 ENDS = {PRETRAINED: 0.0, FINETUNED: 1.0}
 
 

@@ -17,7 +17,7 @@ from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
 from stages.workflow.core import paths
-from stages.workflow.report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
+from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
 from stages.workflow.report.publish import load_report, report_folders
 from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
 from stages.workflow.report.tables import Rendered, facts_of, render
@@ -138,6 +138,12 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         one = claim(name, words)
         return f"{one.verdict}, {one.short}"
 
+    def otherwise(name: str, claim: Judged) -> list[str]:
+        """What other reports that ask the same say of it, of those that judge otherwise."""
+        same = ((other, one) for other, found in claims.items() if other != name for one in found)
+        asked = [(other, one) for other, one in same if claim.question and one.question == claim.question]
+        return [f"{other}: {one.verdict}" for other, one in asked if one.verdict != claim.verdict]
+
     for template, path in (("page.html.j2", PAGE), ("reproduction.md.j2", REPRODUCTION)):
         loader = FileSystemLoader(HERE)
         environment = Environment(
@@ -148,7 +154,8 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         shown = [section for section in sections if path is REPRODUCTION or section not in away]
         made = environment.get_template(template).render(
             sections=shown, away=away, facts={section.name: section.facts for section in sections},
-            how=HOW_JUDGED, one_task=ONE_TASK, of_one_task=of_one_task, claim=claim, told=told, commit=commit(), uncommitted=uncommitted(),
+            how=HOW_JUDGED, how_families=HOW_FAMILIES, families=families, one_task=ONE_TASK, of_one_task=of_one_task,
+            claim=claim, told=told, otherwise=otherwise, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made
 

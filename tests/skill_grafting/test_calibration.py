@@ -1,11 +1,13 @@
 """The calibration error is the published one, and 0 for who is right as often as said; a temperature and WiSE-FT are its controls."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from skill_grafting.calibration import confidence_histogram, reliability, softmax
+from skill_grafting.calibration import calibration_floor, confidence_histogram, reliability, softmax
 from stages.text.scores.predictions import Predictions, dev_set, read_predictions, write_predictions
 from stages.text.scores.scores import cross_entropy
 from stages.text.scores.temperature import GRAFT_TEMPERED, frontier, temperature, tempered
@@ -84,6 +86,34 @@ def test_histogram_holds_every_row():
     bars = confidence_histogram(np.vstack([logits, [[0, 0], [0, 900]]]), 20)
     assert bars.sum() == 302 and len(bars) == 20 and bars[-1] >= 1 and bars[10] >= 1
     assert not bars[:10].any(), "with two labels the top one has at least one half"
+
+
+def by_enumeration(count: int, confidence: float) -> float:
+    """Mean |right - expected| over every outcome of the rows of a bin."""
+    outcomes = np.array([*product([0, 1], repeat=count)])
+    chances = np.where(outcomes, confidence, 1 - confidence).prod(1)
+    return float(chances @ np.abs(outcomes.sum(1) - count * confidence))
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.61, 0.75, 0.999, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_the_floor_is_the_mean_error_over_every_outcome_of_calibrated_bins(count, confidence):
+    wanted = by_enumeration(count, confidence)
+    assert calibration_floor([count], [confidence]) == pytest.approx(wanted / count, abs=1e-12)
+    other = by_enumeration(5, 0.7)
+    three = calibration_floor([count, 0, 5], [confidence, 0.0, 0.7])
+    assert three == pytest.approx((wanted + other) / (count + 5), abs=1e-12), "weighted by rows, empty bins left out"
+
+
+@pytest.mark.parametrize("rows", [150, 600])
+def test_calibrated_predictions_have_the_floor_as_error_and_it_falls_with_the_rows(rows):
+    drawn = [reliability(*calibrated(rows, seed), 15) for seed in range(400)]
+    floors, errors = [calibration_floor(one.count, one.confidence) for one in drawn], [one.ece for one in drawn]
+    assert np.mean(errors) == pytest.approx(np.mean(floors), abs=4 * np.std(errors) / len(errors) ** 0.5)
+    logits, labels = calibrated(rows)
+    sure = reliability(4 * logits, labels, 15)
+    assert sure.ece > 2 * calibration_floor(sure.count, sure.confidence), "the control: of who is too sure it is less than the error"
+    assert calibration_floor(100 * sure.count, sure.confidence) < 0.15 * calibration_floor(sure.count, sure.confidence)
 
 
 # --- Controls ----------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_memory_is_what_is_kept_after_the_last_task_over_the_number_of_tasks(fra
 
 
 def test_claims_follow_the_records(project, frames):
-    longer = {name: ["mr", *tasks, "cr"] for name, tasks in ORDERS.items()}
+    longer = {name: ["mpqa", *tasks, "cr"] for name, tasks in ORDERS.items()}
     write_records(project, orders=longer)
     seen, few = claims(read(longer)), claims(frames)
     assert [str(claim.verdict) for claim in seen.values()] == ["holds"] * 4 + ["does not hold"]

@@ -7,19 +7,19 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from scipy.stats import t, ttest_1samp
+from scipy.stats import nct, t, ttest_1samp
 
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.io import write_json
 from skill_grafting.support.words import percent
 from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
-from stages.workflow.report.claims import Verdict, judge
+from stages.workflow.report.claims import Verdict, families, judge
 from stages.workflow.report.formats import Template, fall, points
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
-from stages.workflow.report.stats import estimate, holm
+from stages.workflow.report.stats import estimate, holm, source_of
 from stages.workflow.report.tables import render
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,45 @@ def test_pairs_of_tasks_are_jackknifed_by_task():
     assert estimate(both, statistic=lambda units: 0.5 if len(units) == 4 else np.nan).error is None, "not of parts of it"
 
 
+BY_SOURCE = {"movies": 0.3, "products": 0.3, "tweets": 0.4, "bbc": 0.1, "brands": 0.15, "language": 0.2}
+
+
+def test_a_source_is_the_package_or_the_data_set_of_the_hub_and_a_users_task_is_its_own():
+    assert source_of("movies") == source_of("products") == "vaderSentiment" != source_of("bbc")
+    assert source_of("mrpc") != source_of("qnli") == "nyu-mll/glue/qnli", "two data sets of one collection"
+    assert source_of("sst2") == source_of("mr") == source_of("sentiment"), "the same sentences"
+    assert source_of("reviews") == "reviews"
+
+
+def test_the_interval_by_source_adds_up_what_tasks_of_one_source_deviate_by():
+    value, mean = estimate(cells(BY_SOURCE)), np.mean([*BY_SOURCE.values()])
+    off = np.array([1.0 - 3 * mean, *(BY_SOURCE[task] - mean for task in ("bbc", "brands", "language"))])
+    half = t.ppf(0.975, 3) * np.sqrt(4 / 3 * (off**2).sum()) / 6
+    assert value.by_source == pytest.approx((mean - half, mean + half)) and (value.sources, value.drawn, value.fewest) == (4, 6, 4)
+    assert value.p_value(value.by_source[0]) == pytest.approx(0.05), "the wider of both"
+    assert value.number() == "6 tasks of 4 sources" and f"{value:interval}" == "+24.2 (+12.5 to +35.9; by source +4.2 to +44.1)"
+    alone = estimate(cells(dict(zip("abcdef", BY_SOURCE.values(), strict=True))))
+    assert alone.by_source == pytest.approx((alone.low, alone.high)) and "source" not in alone.words(), "the control"
+    of_one = estimate(cells({"movies": 0.1, "tweets": 0.2, "polar": 0.3, "domain": 0.1}))
+    assert of_one.by_source is None and of_one.p_value() is None and of_one.low is not None
+
+
+def test_pairs_are_by_the_sources_of_their_tasks_and_those_that_share_one_are_one():
+    apart = {("movies", "bbc"): 0.1, ("products", "brands"): 0.2, ("drugs", "illness"): 0.6, ("language", "a"): 0.3}
+    assert (estimate(cells(apart, names=PAIR), PAIR).sources, estimate(cells(apart, names=PAIR), PAIR).drawn) == (3, 4)
+    shared = {("movies", "products"): 0.1, ("movies", "bbc"): 0.2, ("products", "bbc"): 0.6, ("bbc", "brands"): 0.3}
+    assert estimate(cells(shared, names=PAIR), PAIR).sources == 3
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 7])
+def test_the_smallest_difference_is_shown_four_times_in_five(level):
+    value = estimate(cells(BY_TASK | {"e": 0.3, "f": 0.1}))
+    shown = nct.sf(t.ppf(1 - level / 2, 5), 5, value.smallest(level) / value.error)
+    assert shown == pytest.approx(0.8, abs=0.01)
+    by_source = estimate(cells(BY_SOURCE))
+    assert by_source.smallest(level) / by_source.source_error > value.smallest(level) / value.error, "the larger of both"
+
+
 @pytest.mark.parametrize(
     "values, words",
     [
@@ -253,6 +292,16 @@ def test_a_claim_is_judged_by_its_whole_interval(values, rule, limit, verdict):
     assert verdicts(frame(seeds=1, x=values), claim(rule=rule, limit=limit)) == ([verdict] if values else []), "one seed"
 
 
+def test_a_claim_holds_if_it_does_by_task_and_by_source():
+    ours = ["movies", "products", "tweets", "bbc", "brands", "language", "drugs"]
+    rows = frame(x=(0.2, 0.2, 0.2, 0.05, 0.04, 0.0, 0.03))
+    together, alone = rows.assign(task=rows.task.map(dict(zip("abcdefg", ours, strict=True)))), rows
+    assert verdicts(alone, claim()) == ["holds"] and verdicts(together, claim()) == ["not shown"]
+    few = together[together.task.isin(["movies", "products", "tweets", "bbc"])]
+    [told] = judge(spec(claims=[claim()]), {"rows": few})
+    assert told.verdict == "not measurable" and told.figure.endswith("; no verdict on 4 tasks of 2 sources, fewer than 4")
+
+
 @settings(max_examples=30, deadline=None)
 @given(VALUES, VALUES)
 def test_a_difference_is_of_common_cells_and_changes_its_sign_with_the_sides(one, other):
@@ -281,15 +330,18 @@ def test_groups_are_compared_cell_by_cell():
         ((0.16, 0.32, 0.48, 0.64), "a reduction of 20.0 % (20.0 to 20.0) of the mean ECE and a reduction of 20.0 % (20.0 to 20.0) on average over tasks (at least 40 % by both: does not hold)"),
         # the first task is calibrated already: of the mean it hardly counts
         ((0.4, 0.16, 0.24, 0.32), "a reduction of 44.0 % (-12.8 to 100.8) of the mean ECE and a reduction of 20.0 % (-107.3 to 147.3) on average over tasks (at least 40 % by both: not shown)"),
-        ((0.1, 0.2, 0.3), "a reduction of 50.0 % (50.0 to 50.0) of the mean ECE and a reduction of 50.0 % (50.0 to 50.0) on average over tasks"),
+        ((0.1, 0.2, 0.3), "a reduction of 50.0 % (50.0 to 50.0) of the mean ECE and a reduction of 50.0 % (50.0 to 50.0) on average over tasks (at least 40 % by both: not measurable)"),
     ],
 )  # fmt: skip
 def test_beside_a_difference_of_errors_stand_both_reductions_and_the_published_one_holds_by_both_or_not(lower, told):
-    rows = frame(y=(0.2, 0.4, 0.6, 0.8), x=lower)
-    [found] = judge(spec(claims=[claim(a="y", b="x", reduction={"of": "ECE", "least": 0.4})]), {"rows": rows})
+    rows, errors = frame(y=(0.2, 0.4, 0.6, 0.8), x=lower), claim(a="y", b="x", reduction={"of": "ECE", "least": 0.4})
+    [found] = judge(spec(claims=[errors]), {"rows": rows.assign(n=1000)})
     assert found.short.endswith(f"; {told}") and f"; {told}" in found.figure and found.n == f"{len(lower)} tasks"
     few = len(lower) < 4
     assert (found.verdict == "not measurable") == found.figure.endswith("; no verdict on 3 tasks, fewer than 4") == few
+    for unsure in (rows.assign(n=np.where(rows.task == "b", 999, 1000)), rows.drop(columns="n")):
+        [found] = judge(spec(claims=[errors]), {"rows": unsure})
+        assert found.short.endswith("(at least 40 %: no verdict, which would take 1,000 test rows a task)")
 
 
 @pytest.mark.parametrize(
@@ -309,8 +361,11 @@ def test_claims_of_one_family_are_corrected_together_and_those_of_others_are_not
     both = [one | {"family": "one"} for one in (close, weak)]
     assert verdicts(rows, *both)[0] == "not shown"
     assert verdicts(rows, claim(each=["method"])) == ["not shown"] * 2, "a claim that makes several is a family"
-    [told, _] = judge(spec(claims=both), {"rows": rows})
-    assert told.figure.endswith("excludes the limit, but not after Holm's correction for 2 claims")
+    [told, other] = judge(spec(claims=both), {"rows": rows})
+    assert told.figure.endswith("exclude the limit, but not after Holm's correction for 2 claims")
+    least, most = (f"{100 * one.value.smallest(0.05 / 2):.1f}" for one in (told, other))
+    assert families([told, other]) == {"one": (2, f"{least} to {most} points")}
+    assert families(judge(spec(claims=[close, claim(where="method == 'z'")]), {"rows": rows})).keys() == {"it is so"}
 
 
 def test_a_table_has_a_line_for_each_group_the_papers_below_it_and_the_average():

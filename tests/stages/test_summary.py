@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
+from skill_grafting.calibration import calibration_floor, reliability
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.io import read_json, write_json, write_text
+from skill_grafting.support.words import percent
 from stages import summary as reading
 from stages import summary as stage
 from stages.text.scores.predictions import Predictions, write_predictions
-from stages.text.scores.scores import calibration_scores, classification_scores
+from stages.text.scores.scores import calibration_scores, classification_scores, cross_entropy
 from stages.text.scores.temperature import GRAFT_TEMPERED
 from stages.text.scores.variants import (
     FINETUNED,
@@ -228,7 +230,24 @@ def test_the_reduction_of_ece_is_that_of_the_means_over_seeds_and_says_of_what()
         change("calibration", "movies", seed, finetuned={"ece": before}, grafted={"ece": after})
     [told] = [claim.figure for claim in judge(SPEC, derived(["movies"], [1, 2])) if "mean ECE" in claim.figure]
     assert told.startswith("12.0 against 4.0 %, +8.0 points (95 % bootstrap over its test rows ")
-    assert told.endswith("; a reduction of 66.7 % of the mean ECE and a reduction of 66.7 % on average over tasks")
+    reduced = "a reduction of 66.7 % of the mean ECE and a reduction of 66.7 % on average over tasks"
+    assert told.endswith(f"; {reduced} (at least 40 %: no verdict, which would take 1,000 test rows a task)")
+
+
+def test_beside_the_calibration_error_stand_its_floor_and_the_log_loss():
+    make_cells(["movies"], [1])
+    collected, cell = reading.collect(settings(["movies"], [1])) | {"paper": PAPER}, predictions("movies", ["movies"], 1)
+    frames, labels = reading.derive(collected), cell.labels["movies"]
+    floors, losses = (by_cell(frames, name).loc["movies", 1] for name in ("floor", "loss"))
+    for variant in (FINETUNED, GRAFTED, TEMPERED):
+        bins = reliability(cell.logits["movies"][variant], labels, 15)
+        assert floors[variant] == pytest.approx(calibration_floor(bins.count, bins.confidence))
+        assert losses[variant] == pytest.approx(cross_entropy(cell.logits["movies"][variant], labels))
+    told = markdown(SPEC, frames)
+    assert f"would measure {percent(floors[FINETUNED])} and {percent(floors[GRAFTED])} %; log loss" in told
+    # frames of an earlier run have neither
+    told = markdown(SPEC, reading.derive(collected | {"scores": collected["scores"].drop(columns=["floor", "loss"])}))
+    assert "models would measure" not in told and "nan" not in told
 
 
 def test_of_one_task_intervals_are_over_its_test_rows_and_no_claim_is_judged():
@@ -362,7 +381,8 @@ def test_the_stage_writes_every_output_with_other_test_sets_and_without(monkeypa
         Path("stages", name).symlink_to(ROOT / "stages" / name)
     sets, drawn = {"sst2": ["imdb"]}, ("accuracy", "calibration", "reliability", "confidence", "ood", "frontier")
     names = (*drawn[2:], "scores", "scores_drawn", "masks", "tasks", "leaks", "run")
-    wanted = {"metrics/summary.md", "metrics/summary.json", *(f"plots/{name}.csv" for name in names), *(f"plots/{name}.png" for name in drawn)}  # fmt: skip
+    wanted = {"metrics/summary.md", "metrics/summary.json", "metrics/summary_claims.json"}
+    wanted |= {*(f"plots/{name}.csv" for name in names), *(f"plots/{name}.png" for name in drawn)}  # fmt: skip
     make_cells(["movies", "sst2"], [1, 2], sets)
     made = outputs(sets, monkeypatch)
     assert {*made} == wanted and b"| sst2 \xe2\x86\x92 imdb | 400 |" in made["metrics/summary.md"]
@@ -400,7 +420,7 @@ def test_what_has_no_number_is_left_out_of_a_result():
 
 
 def test_a_report_is_the_same_whatever_its_tasks_are_called():
-    names, sets = {"movies": "2019", "products": "null", "bbc": "007"}, {"movies": ["products"], "bbc": ["movies"]}
+    names, sets = {"movies": "2019", "brands": "null", "bbc": "007"}, {"movies": ["brands"], "bbc": ["movies"]}
     make_cells([*names], SEEDS, sets)
     frames = reading.collect(settings([*names], sets=sets))
     renamed = {name: frame.replace(names) for name, frame in frames.items()}

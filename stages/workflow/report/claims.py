@@ -1,6 +1,6 @@
 """Claims: estimates over tasks judged by their 95 % intervals, corrected by Holm within a family, never by a mean alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -29,14 +29,20 @@ from stages.workflow.report.stats import CONFIDENCE, Estimate, estimate, holm
 from stages.workflow.report.tables import facts_of, value_of
 
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
-FEWEST = 4  # tasks, or pairs that share none: an interval over fewer rests on a spread that is hardly known
+FEWEST = 4  # tasks, pairs that share none, or sources: an interval over fewer rests on a spread that is hardly known
+FEWEST_ROWS = 1000  # of a test set: of fewer a share of the calibration error is mostly one of its floor
 HOW_JUDGED = (
-    "Tasks are the sample; the seeds of a task are averaged first. A claim holds if the 95 % confidence interval over tasks (jackknife) lies on its "
-    "side of the limit, and does not hold if it lies on the other side. It is not shown, that is, not statistically significant, if the interval "
-    "contains the limit; (Holm) marks claims whose own interval excludes the limit, but not after correction for all claims of the family. A claim "
-    "is not measurable with fewer than four tasks (or pairs of tasks that share none), or if its control fails. For most claims the control is that "
-    "training gains significantly over the pretrained model (under the trained head, where there is one) and over predicting one label for all "
-    "rows. With one seed the interval includes the noise between seeds."
+    "Tasks are the sample; the seeds of a task are averaged first. Tasks whose texts are from one data set are one source, and may err together. "
+    "A claim holds if both 95 % confidence intervals, over tasks (jackknife) and by source, lie on its side of the limit, and does not hold if both "
+    "lie on the other side. It is not shown, that is, not statistically significant, if one of them contains the limit; (Holm) marks claims whose "
+    "own intervals exclude the limit, but not after correction for all claims of the family. A claim is not measurable with fewer than four tasks "
+    "(or pairs of tasks that share none) or four sources, or if its control fails. For most claims the control is that training gains significantly "
+    "over the pretrained model (under the trained head, where there is one) and over predicting one label for all rows. With one seed the intervals "
+    "include the noise between seeds."
+)
+HOW_FAMILIES = (
+    "The claims of a family are corrected together, for how many of them can be judged. The smallest difference is the distance from the limit that "
+    "would be shown four times in five, with the spread of this run and at the strictest level of the correction (5 % / number of claims)."
 )
 ONE_TASK = (
     "With a single task there is no interval over tasks, so no claim is judged. The bootstrap intervals are over the task's test rows and "
@@ -63,6 +69,12 @@ SCALES = {
     "number": Scale(float, ".2f"),
     "fisher": Scale(lambda value: float(np.tanh(value)), "+.2f"),
 }
+# of how far a value lies from its limit
+APART = {
+    "percent": replace(POINTS, form=".1f"),
+    "number": SCALES["number"],
+    "fisher": replace(SCALES["fisher"], form=".2f"),
+}
 
 
 class Verdict(StrEnum):
@@ -78,7 +90,9 @@ class Verdict(StrEnum):
 class Judged:
     """A claim as it is told: its words, the verdict, the figure, with what it was measured and what does not follow it.
 
-    `corrected`: its own interval excludes the limit, and it is not shown for how many claims there are.
+    `corrected`: its own intervals exclude the limit, and it is not shown for how many claims there are.  `family` and its size:
+    those that are corrected together; `smallest` is the difference from `limit` that would be shown four times in five, told on the
+    scale `apart`.  `question` is the same for claims of other reports that ask the same, `elsewhere` says which report that is.
     """
 
     words: str
@@ -91,6 +105,13 @@ class Judged:
     short: str
     n: str
     corrected: bool
+    limit: float
+    family: str
+    family_size: int
+    smallest: float | None
+    apart: Scale
+    question: str
+    elsewhere: str
 
 
 @dataclass(frozen=True)
@@ -102,8 +123,9 @@ class _Asked:
     units: pd.Series
     fields: Mapping[str, Any]
     void: str
+    words: str
     reduced: str = ""
-    family: str = ""
+    family: tuple[str | int, str] = ("", "")
 
     @property
     def p_value(self) -> float | None:
@@ -118,14 +140,36 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
             controls[name] = _failed(frames, control)
     for place, claim in enumerate(spec.claims):
         with named(spec, f"claims.{place}", frames):
-            made = _asked(spec, frames, claim, controls, facts)
-            asked += [replace(one, family=claim.family or str(place)) for one in made]
+            made = [*_asked(spec, frames, claim, controls, facts)]
+            # the claims that one entry makes are a family, too, which goes by the words of the first that is judged
+            words = next((one.words for one in made if one.p_value is not None), "")
+            asked += [replace(one, family=(claim.family or place, claim.family or words)) for one in made]
     corrected: dict[int, tuple[float, int]] = {}
     for name in {one.family for one in asked}:
         family = [one for one in asked if one.family == name and one.p_value is not None]
         p_values = holm([one.p_value for one in family])
         corrected |= {id(one): (p, len(family)) for one, p in zip(family, p_values, strict=True)}
     return [_judged(spec, one, *corrected.get(id(one), (None, 0))) for one in asked]
+
+
+def families(claims: Iterable[Judged]) -> dict[str, tuple[int, str]]:
+    """Of each family with a claim that can be judged: the number of these, and the smallest difference that each would show four times in five."""
+    found: dict[str, list[Judged]] = {}
+    for claim in claims:
+        if claim.smallest is not None:
+            found.setdefault(claim.family, []).append(claim)
+    sizes = {name: family[0].family_size for name, family in found.items()}
+    alike = {
+        name: f" (and {sizes[name] - 1} like it)" * (sizes[name] > 1 and name == found[name][0].words) for name in found
+    }
+    return {f"{name}{alike[name]}": (sizes[name], _range(family)) for name, family in found.items()}
+
+
+def _range(family: Sequence[Judged]) -> str:
+    """The smallest differences of a family from the least to the most: "2.0 to 3.5 points"."""
+    scale, sizes = family[0].apart, [claim.smallest for claim in family]
+    ends = dict.fromkeys(scale.write(end) for end in (min(sizes), max(sizes)))
+    return f"{' to '.join(ends)}{scale.unit}"
 
 
 def of_one_task(claims: Iterable[Judged]) -> bool:
@@ -138,7 +182,7 @@ def _failed(frames: Frames, control: Control) -> str:
     rows = rows_of(frames, control)
     value = estimate(rows.groupby([*control.units, "seed"])[control.value].mean(), control.units)
     p_value = value.p_value()
-    passed = p_value is not None and p_value < 1 - CONFIDENCE and value.mean > 0 and value.drawn >= FEWEST
+    passed = p_value is not None and p_value < 1 - CONFIDENCE and value.mean > 0 and value.fewest >= FEWEST
     return "" if passed else f"; {control.lacks}: {value.words()}"
 
 
@@ -170,8 +214,8 @@ def _asked(
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
         fields = {**facts, **texts_of(part), **names, **shown, **own}
         judged = claim.model_copy(update={"paper": _published(claim, frames)})
-        void = _void(spec, claim, value, controls, fields)
-        yield _Asked(judged, value, units, fields, void, _reduced(claim, cells))
+        void, words = _void(spec, claim, value, controls, fields), fill(spec, claim.words, "claims", **fields)
+        yield _Asked(judged, value, units, fields, void, words, _reduced(claim, cells, part))
 
 
 def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
@@ -191,7 +235,7 @@ def _published(claim: Claim, frames: Frames) -> Paper | None:
         return claim.paper
     cells = _common(claim, _sides(claim, chosen(rows, claim.where)))
     value, _ = _estimate(claim, cells)
-    short = _short(claim, value, _reduced(claim, cells))
+    short = _short(claim, value, _reduced(claim, cells, rows))
     told = f"; {rows.source.iloc[0]}, by this rule: {short}" if value.units else ""
     return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
 
@@ -202,9 +246,12 @@ def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str]
         return ""
     own = fill(spec, claim.void, "claims.void", **fields)
     alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
-    reasons = [f"; {own}" if own else "", *(controls[name] for name in claim.given)]
+    few = f"; no verdict on {value.number()}, fewer than {FEWEST}"
+    # what is true of so few sources may be true of no other, whatever the control says
+    reasons = [f"; {own}" if own else "", few * (0 < value.sources < FEWEST <= value.drawn)]
+    reasons += [controls[name] for name in claim.given]
     reasons.append("; one side rests on a single task, so it says nothing about others" * alone)
-    reasons.append(f"; no verdict on {value.number()}, fewer than {FEWEST}" * (0 < value.drawn < FEWEST))
+    reasons.append(few * (0 < value.drawn < FEWEST))
     return next(filter(None, reasons), "")
 
 
@@ -245,7 +292,7 @@ def _estimate(claim: Claim, cells: pd.DataFrame) -> tuple[Estimate, pd.Series]:
     return estimate(cells, claim.units, STATISTICS[claim.statistic]), pd.Series(dtype=float)
 
 
-def _reduced(claim: Claim, cells: pd.DataFrame) -> str:
+def _reduced(claim: Claim, cells: pd.DataFrame, rows: pd.DataFrame) -> str:
     """How much lower side b is than side a in proportion, by both ways to take a mean, and whether both are as published."""
     if claim.reduction is None or "b" not in cells or cells.empty:
         return ""
@@ -253,12 +300,21 @@ def _reduced(claim: Claim, cells: pd.DataFrame) -> str:
     told = " and ".join(
         f"{fall(value.mean)}{_ends(value, SCALES['percent'])} {words}" for words, value in found.items()
     )
-    lows, highs = ([getattr(value, end) for value in found.values()] for end in ("low", "high"))
-    least, verdict = claim.reduction.least, ""
-    if None not in lows and min(value.drawn for value in found.values()) >= FEWEST:
-        clear = Verdict.FAILS if min(highs) < least else Verdict.UNCLEAR
-        verdict = f" (at least {percent(least, 0)} % by both: {Verdict.HOLDS if min(lows) > least else clear})"
-    return f"{told.format(claim.reduction.of)}{verdict}"
+    verdict = f" by both: {_by_both([*found.values()], claim.reduction.least)}"
+    if not ("n" in rows and rows.n.min() >= FEWEST_ROWS):
+        verdict = f": no verdict, which would take {FEWEST_ROWS:,} test rows a task"
+    return f"{told.format(claim.reduction.of)} (at least {percent(claim.reduction.least, 0)} %{verdict})"
+
+
+def _by_both(values: Sequence[Estimate], least: float) -> Verdict:
+    """Whether all of the values are at least so large, or one of them isn't."""
+    p_values = [value.p_value(least) for value in values]
+    if None in p_values or min(value.fewest for value in values) < FEWEST:
+        return Verdict.OPEN
+    sure = [p_value < 1 - CONFIDENCE for p_value in p_values]
+    if any(known and value.mean <= least for known, value in zip(sure, values, strict=True)):
+        return Verdict.FAILS
+    return Verdict.HOLDS if all(sure) else Verdict.UNCLEAR
 
 
 def _correlation(units: pd.DataFrame) -> float:
@@ -280,7 +336,7 @@ STATISTICS: dict[str, Callable[[pd.DataFrame], float]] = {
 
 def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Judged:
     claim, value, key = asked.claim, asked.value, "claims"
-    verdict = _verdict(asked, p_value)
+    verdict, smallest = _verdict(asked, p_value), value.smallest((1 - CONFIDENCE) / family) if family else None
     # how many are above 0 says nothing of another limit
     told = replace(value, positive=None) if claim.limit else value
     fields = {**asked.fields, "difference": told.words(), "percent": value.words("%")}
@@ -290,12 +346,13 @@ def _judged(spec: Spec, asked: _Asked, p_value: float | None, family: int) -> Ju
     figure += f"; {asked.reduced}" if asked.reduced else ""
     corrected = verdict is Verdict.UNCLEAR and asked.p_value < 1 - CONFIDENCE
     if corrected:
-        figure += f"; its own interval excludes the limit, but not after Holm's correction for {family} claims"
+        figure += f"; its own intervals exclude the limit, but not after Holm's correction for {family} claims"
     size = "; ".join(filter(None, (fill(spec, claim.size, key, **fields), value.sample() if value.units else "")))
     return Judged(
-        fill(spec, claim.words, key, **fields), verdict, figure + asked.void, value, size, _exceptions(spec, asked), claim.paper,
-        _short(claim, value, asked.reduced),
-        value.number() if value.units else "", corrected,
+        asked.words, verdict, figure + asked.void, value, size, _exceptions(spec, asked), claim.paper,
+        _short(claim, value, asked.reduced), value.number() if value.units else "", corrected,
+        claim.limit, asked.family[1], family, smallest, APART[claim.scale],
+        fill(spec, claim.question, key, **fields), fill(spec, claim.elsewhere, key, **fields),
     )  # fmt: skip
 
 

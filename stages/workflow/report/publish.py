@@ -1,7 +1,7 @@
-"""A pipeline's report: its tidy frames as CSV, tables and claims as markdown, the headline as JSON, figures as PNG."""
+"""A pipeline's report: its tidy frames as CSV, tables and claims as markdown, headline and claims as JSON, figures as PNG."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from skill_grafting.support.io import write_json, write_text
 from skill_grafting.support.words import as_markdown
 from skill_grafting.support.writing import replacing
 from stages.workflow.core import paths
-from stages.workflow.report.claims import HOW_JUDGED, ONE_TASK, Judged, judge, of_one_task
+from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
 from stages.workflow.report.spec import Frames, Spec, fill, load_frames, read_spec, result
 from stages.workflow.report.tables import Rendered, facts_of, render
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
+CLAIMS = "## Claims"
 MARKS = {"ours": "", "paper": "*", "average": "**", "group": "**"}
 
 
@@ -25,14 +26,21 @@ def publish(pipeline: str, frames: Mapping[str, pd.DataFrame]) -> None:
 
     Its folder has report.yaml, paper.csv and the script of the report, whose `derive` adds columns.
     """
-    folder, plots = report_folders()[pipeline], paths.report_plots(pipeline)
+    plots = paths.report_plots(pipeline)
     for name, frame in frames.items():
         numbers = {*frame.select_dtypes("floating")} - {"sparsity"}
         rounded = frame.assign(**{column: frame[column].map(_rounded) for column in frame if column in numbers})
         write_text(plots / f"{name}.csv", rounded.to_csv(index=False, lineterminator="\n"))
-    spec, found = load_report(folder, plots)
+    report(pipeline)
+
+
+def report(pipeline: str) -> None:
+    """Write the report of a pipeline from its CSV files alone, and print the result in one line."""
+    plots = paths.report_plots(pipeline)
+    spec, found = load_report(report_folders()[pipeline], plots)
     write_text(paths.report(pipeline).with_suffix(".md"), markdown(spec, found))
     write_json(paths.report(pipeline), headline(spec, found))
+    write_json(paths.report(pipeline).with_name(f"{pipeline}_claims.json"), claims_record(spec, found))
     save_figures(spec, found, plots)
     print(f"{_sentence(spec, found, facts_of(spec, found))} (metrics/{pipeline}.md)")
 
@@ -78,11 +86,42 @@ def markdown(spec: Spec, frames: Frames) -> str:
     facts = facts_of(spec, frames)
     parts = [f"# {spec.title}", _sentence(spec, frames, facts), fill(spec, spec.setting, "setting", **facts)]
     parts += map(_table, render(spec, frames))
-    claims = judge(spec, frames)
+    return "\n\n".join(filter(None, [*parts, claims_text(judge(spec, frames))])) + "\n"
+
+
+def claims_text(claims: Sequence[Judged]) -> str:
+    """The part of a report that tells its claims, and the families that these are corrected in; empty without claims."""
     alone = of_one_task(claims)
     told = "\n".join(_claim(claim, "" if alone else f"**{claim.verdict}**: ") for claim in claims)
-    parts += ["## Claims", ONE_TASK if alone else HOW_JUDGED, told] if claims else []
-    return "\n\n".join(filter(None, parts)) + "\n"
+    parts = [CLAIMS, ONE_TASK if alone else HOW_JUDGED, told] if claims else []
+    if found := families(claims):
+        rows = [[_escaped(name), f"{size}", smallest] for name, (size, smallest) in found.items()]
+        table = [["family", "claims", "smallest difference"], [":--", "--:", "--:"], *rows]
+        parts += ["## Families of claims", HOW_FAMILIES, "\n".join(map(_row, table))]
+    return "\n\n".join(parts)
+
+
+def claims_record(spec: Spec, frames: Frames) -> dict[str, dict[str, Any]]:
+    """Each claim by its words: its verdict, and what this follows from, on the scale of the frames."""
+    return {claim.words: _record(claim) for claim in judge(spec, frames)}
+
+
+def _record(claim: Judged) -> dict[str, Any]:
+    value = claim.value
+    numbers = {
+        "value": value.mean, "limit": claim.limit, "by_task": [value.low, value.high], "by_source": value.by_source,
+        "p_value": value.p_value(claim.limit), "smallest_shown": claim.smallest,
+    }  # fmt: skip
+    told = {
+        name: [*map(_known, number)] if isinstance(number, list | tuple) else _known(number)
+        for name, number in numbers.items()
+    }
+    family = {"family": claim.family, "family_size": claim.family_size}
+    return {"verdict": str(claim.verdict), "n": claim.n, **told, **family}
+
+
+def _known(number: float | None) -> float | None:
+    return None if number is None or math.isnan(number) else _rounded(float(number))
 
 
 def _sentence(spec: Spec, frames: Frames, facts: Mapping[str, Any]) -> str:
@@ -105,6 +144,8 @@ def _claim(claim: Judged, verdict: str) -> str:
     lines = [f"- {verdict}{_escaped(claim.words)}: {_escaped(claim.figure)}"]
     if claim.paper:
         lines.append(f"  - the paper: {_escaped(str(claim.paper))}; here: {_escaped(claim.size)}")
+    if claim.elsewhere:
+        lines.append(f"  - {claim.elsewhere}")
     if claim.exceptions:
         lines.append(f"  - not so in: {_escaped(', '.join(claim.exceptions))}")
     return "\n".join(lines)

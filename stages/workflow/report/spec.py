@@ -124,6 +124,7 @@ class Claim(Rows):
     the difference it is told how much lower the second side is in proportion.
     `scale`: how {mean}, {interval} and exceptions are told: of Fisher's z what it is of.  `fields`: cells that texts may name, as they may facts
     and the texts that all rows of a claim have in common.  `void`: why nothing can be measured, if that is so.
+    `question`: what is asked, in words that other reports have for the same, of other rows; `elsewhere`: where else it is asked.
 
     A frame {data}_published has the publication's own values, to be judged alike; {data}_drawn has samples of the test rows of
     a run with one task.
@@ -148,6 +149,8 @@ class Claim(Rows):
     fields: dict[str, Cell] = {}
     size: str = ""
     paper: Paper | None = None
+    question: str = ""
+    elsewhere: str = ""
 
 
 class Level(Rows):
