@@ -260,7 +260,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "facts": pd.DataFrame([{
             **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "fewest": fewest,
             "size": " to ".join(dict.fromkeys(map(small_percent, (masks.share.min(), masks.share.max())))),
-            "edge": f"{100 * sure.edge.iloc[0]:.3g}",
+            "edge": next((f"{100 * edge:.3g}" for edge in sure.edge), ""),
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
             "ood_source": _source(published[published.pair.isin(ood.pair)]),
             "shifts": shifts_in_words(ood),

@@ -96,7 +96,7 @@ def test_every_committed_figure_is_of_its_report(made):
 
 
 @pytest.mark.parametrize(("pages", "figures", "claims", "change"), [
-    ([ROOT / REPRODUCTION], ROOT / "plots", 20, ("| 12 tasks | holds |", "| 12 tasks | not shown |")),
+    ([ROOT / REPRODUCTION], ROOT / "plots", 20, ("| 12 tasks of 5 sources | holds |", "| 12 tasks of 5 sources | not shown |")),
     ([*(ROOT / f"metrics/reports/{FIRST_PAGE}").glob("*.md")], ROOT / f"plots/reports/{FIRST_PAGE}", 23, ("**does not hold**: The learned", "**holds**: The learned")),
 ])  # fmt: skip
 def test_another_computation_of_the_verdicts_agrees_but_with_one_that_was_changed(pages, figures, claims, change, tmp_path, capsys):
