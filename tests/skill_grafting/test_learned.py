@@ -20,7 +20,7 @@ from skill_grafting.localizers.evidence import LocalizerInput, Objective, Scores
 from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.localizers.registry import Budget
-from skill_grafting.support.errors import ParamsError, TrainingError
+from skill_grafting.support.errors import TrainingError
 from stages.text.models.objective import objective_of
 from stages.text.models.predicting import dev_score, predict
 from stages.text.scores.classification import accuracy, mcc
@@ -237,32 +237,6 @@ def test_with_batches_of_some_rows_the_loss_on_all_is_measured_at_most_four_time
         assert at == ([*range(0, steps, every), steps] if watched.loss else [])
         assert ("loss" in found.record) == bool(watched.loss)
     assert masks[0][0].equals(masks[1][0]) and same(masks[0][1], masks[1][1]), "looking changes nothing"
-
-
-def wrong_labels() -> Small:
-    """Labels that neither model has, far apart, so that a large step overshoots."""
-    small = Small()
-    small.labels = small.labels.roll(3)
-    small.finetuned = {name: 6 * after - 5 * small.pretrained[name] for name, after in small.finetuned.items()}
-    return small
-
-
-def test_a_step_that_raised_the_loss_is_halved_if_asked_for():
-    wild = changed(ABSOLUTE, learning_rate=30.0, steps=12)
-    plain, halved = (wrong_labels().learn(changed(wild, halve=halve))[0].record for halve in (False, True))
-    small, rate, seen = wrong_labels(), wild.learning_rate, []
-    logits = small.start()
-    for _ in range(wild.steps):
-        logits.blend_into(small.weights)
-        seen.append(float(small.loss_gradient()))
-        rate *= 0.5 if seen[-1] > min(seen[-2:]) else 1
-        logits.step(small.weights, rate)
-    assert losses_of(halved, "train_loss") == seen and rate < wild.learning_rate
-    assert halved["loss"][1] < plain["loss"][1], "and so it ends lower"
-    calm = changed(RELATIVE, steps=5)
-    assert same(Small().learn(calm)[1].logits, Small().learn(changed(calm, halve=True))[1].logits), "control: no rise"
-    with pytest.raises(ParamsError, match="halve: needs the loss on all training rows"):
-        changed(wild, halve=True).find(lambda: evidence_in(small), [Budget(30)])
 
 
 def evidence_in(small: Small, **more: Any) -> LocalizerInput:

@@ -68,10 +68,6 @@ class Learned(Movement):
         4.0,
         description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; else the step size",
     )
-    halve: bool = Field(
-        False,
-        description="halve the step size where the loss on all training rows is above what it was when last looked at",
-    )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
     rule: Literal["top_k", "threshold"] = Field(
         "top_k", description="top_k: exactly the budget; threshold: mask values above 0.5, at most the budget"
@@ -84,8 +80,6 @@ class Learned(Movement):
 
     def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
-        if self.halve and not evidence.loss:
-            raise ParamsError("halve: needs the loss on all training rows, which isn't known here; say false")
         base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
         start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
         gradient, settings = evidence.batch_gradients(self.batch_size), self.on_mean_loss(evidence.examples)
@@ -249,11 +243,6 @@ class MaskSearch:
         names = ("train_loss", "whole_loss") if self.watched.whole else ("whole_loss",)
         return [entry[name] for entry in self.history for name in names if name in entry]
 
-    def has_risen(self) -> bool:
-        """True if the last of them is above the one before."""
-        losses = self.losses()[-2:]
-        return len(losses) == 2 and losses[1] > losses[0]
-
     def rate_mask(self, mask: GraftMask, step: int, weights: Tensors) -> None:
         """Take a mask for the best if its graft's score, where it is asked for, is above that of all before."""
         score = 0.0
@@ -268,14 +257,10 @@ class MaskSearch:
     def take_step(self, step: int, weights: Tensors, settings: Learned, k: int, loss_gradient: Callable) -> None:
         """One step on T, from the weights that it stands for."""
         self.start.blend_into(weights)
-        measured = self.watched.whole
-        if self.watched.loss and not measured and step % max(settings.eval_steps, settings.steps // MEASURED) == 0:
-            measured = True
+        every = max(settings.eval_steps, settings.steps // MEASURED)
+        if self.watched.loss and not self.watched.whole and step % every == 0:
             self.measure(step)
         self.unread[step] = loss_gradient()
-        if settings.halve:
-            self.read_losses()
-            self.rate *= 0.5 if measured and self.has_risen() else 1
         if step == 0 and settings.rate_kind == "relative":
             self.read_losses()
             self.rate = self.start.relative(weights, settings, k)
