@@ -18,8 +18,8 @@ from .grafting.region import Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError
 from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, find_masks, squares_of
 from .localizers.registry import Budget, Localizer, Rank, as_localizer
-from .modules.pairs import Pair, Side, chosen
-from .modules.states import copied
+from .modules.comparing import copied
+from .modules.pairs import BaseOrPair, Pair, chosen
 from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 Loss = Callable[..., Tensor]
@@ -43,14 +43,14 @@ class Score(NamedTuple):
 
 @overload
 def localize(
-    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
+    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
 ) -> GraftMask: ...
 @overload
 def localize(
-    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
+    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
 ) -> dict[Any, GraftMask]: ...
 def localize(
-    base: Side,
+    base: BaseOrPair,
     tuned: nn.Module | Tensors | None = None,
     *,
     sparsity: "float | Budget | Sequence[float]",

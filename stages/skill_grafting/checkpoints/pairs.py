@@ -12,8 +12,8 @@ from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head
 from ..models.loading import CLASSES, load_model
+from ..modules.comparing import heads_of
 from ..modules.pairs import Pair, chosen
-from ..modules.states import heads_of
 from ..support.errors import ModelError
 from ..support.fields import HEAD
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied

@@ -13,7 +13,7 @@ from .region import Tensors
 # types in which torch sets no single numbers, and those of the same bits in which it does
 AS_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 # a parameter or buffer of a model, flat indices in it (None: all of it), and values for these
-Places = list[tuple[Tensor, Tensor | None, Tensor]]
+Writes = list[tuple[Tensor, Tensor | None, Tensor]]
 
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
@@ -51,9 +51,9 @@ def put_at(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
         tensor[torch.unravel_index(at, tensor.shape)] = values
 
 
-def write(places: Places) -> None:
+def write(writes: Writes) -> None:
     """Write the values, on each tensor's device and in its dtype."""
-    for tensor, at, values in places:
+    for tensor, at, values in writes:
         # outside of inference mode torch counts writes, and so refuses gradients of values that are gone
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             if at is not None:

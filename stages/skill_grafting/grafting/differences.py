@@ -29,7 +29,7 @@ def is_plain(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum()))  # read faster than each
 
 
-class Room:
+class Scratch:
     """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
 
     def __init__(self) -> None:
@@ -44,29 +44,29 @@ class Room:
 
 
 def difference(
-    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+    before: Tensor, after: Tensor, wide: bool = False, scratch: Scratch | None = None, use: str = "difference"
 ) -> Tensor:
-    """after - before, a tensor of its own or in the `room`; in float64 if `wide` or of whole numbers.
+    """after - before, a tensor of its own or in `scratch`; in float64 if `wide` or of whole numbers.
 
     0 where both are the same infinity or NaN.
     """
-    moved = subtracted(before, after, wide, room, use)
+    moved = subtracted(before, after, wide, scratch, use)
     if not is_plain(moved):
         moved.masked_fill_(is_same(before, after.to(before.device)), 0)
     return moved
 
 
 def subtracted(
-    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+    before: Tensor, after: Tensor, wide: bool = False, scratch: Scratch | None = None, use: str = "difference"
 ) -> Tensor:
     """`difference`, but NaN where both are the same infinity or NaN."""
     after = after.to(before.device)
     if is_whole(before):  # exact far beyond what a float64 holds
         return (after.long() - before.long()).double()
     kind = _kind(before.dtype, after.dtype, wide)
-    if room is None:
+    if scratch is None:
         return after.to(kind) - before.to(kind)
-    moved = room(use, before, kind)
+    moved = scratch(use, before, kind)
     if before.dtype == after.dtype == kind:
         return torch.sub(after, before, out=moved)
     return moved.copy_(after).sub_(exact(before))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..grafting.apply import values_at
-from ..grafting.differences import Room, difference, is_finite, subtracted
+from ..grafting.differences import Scratch, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, NoNumberError, best, ordered
@@ -41,9 +41,9 @@ def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int)
 
     Values that are the same infinity or NaN in both haven't moved; they are looked for only if there are any.
     """
-    room = Room()
+    scratch = Scratch()
     try:
-        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, room), pretrained, finetuned), k)
+        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, scratch), pretrained, finetuned), k)
     except NoNumberError:
         values, indices = best(region, movement(pretrained, finetuned, region), k)
     if not bool(is_finite(values).all()):
@@ -51,8 +51,8 @@ def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int)
     return values, indices
 
 
-def _roughly(room: Room, before: Tensor, after: Tensor) -> Tensor:
-    return _size(subtracted(before, after, room=room))
+def _roughly(scratch: Scratch, before: Tensor, after: Tensor) -> Tensor:
+    return _size(subtracted(before, after, scratch=scratch))
 
 
 def _size(moved: Tensor) -> Tensor:

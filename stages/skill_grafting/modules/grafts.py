@@ -11,13 +11,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..grafting.apply import Places, take_at, write
+from ..grafting.apply import Writes, take_at, write
 from ..grafting.differences import is_equal
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..support.errors import ModelError
-from .places import swapped
-from .states import copied, extra_states, heads_of, put_extra_states, states_of
+from .comparing import copied, extra_states, heads_of, put_extra_states, tensors_of
+from .swapping import swapped
 
 # a parameter or buffer by its name, flat indices in it (None: all of it), and values for these
 Changes = list[tuple[str, Tensor | None, Tensor]]
@@ -31,7 +31,7 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
     """
     changes = changes_of(base, tuned, mask)
     model = copied(base)
-    write(places_in(model, changes))
+    write(writes_in(model, changes))
     put_extra_states(model, extra_states(tuned))
     return model
 
@@ -39,8 +39,8 @@ def graft(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> nn.Module:
 @contextmanager
 def grafted(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Iterator[nn.Module]:
     """Turn the base itself into the graft inside `with`; afterwards it is as before, bit for bit, whatever happened."""
-    places, extra = places_in(base, changes_of(base, tuned, mask)), extra_states(base)
-    with swapped(unwrapped(base), places):
+    writes, extra = writes_in(base, changes_of(base, tuned, mask)), extra_states(base)
+    with swapped(unwrapped(base), writes):
         try:
             put_extra_states(base, extra_states(tuned))
             yield base
@@ -59,15 +59,15 @@ def changes_of(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> Changes:
     return changes + [(name, None, after[name].detach().clone()) for name in whole]
 
 
-def places_in(model: nn.Module, changes: Changes) -> Places:
-    """The places of changes in a model."""
+def writes_in(model: nn.Module, changes: Changes) -> Writes:
+    """The writes of changes in a model."""
     tensors = {**named_weights(model), **dict(unwrapped(model).named_buffers())}
     return [(tensors[name], at, values) for name, at, values in changes]
 
 
 def fitting(base: nn.Module, tuned: nn.Module, mask: GraftMask) -> tuple[dict[str, Tensor], Tensors]:
-    """Parameters and buffers of both (see `states_of`); raises ModelError if they or the mask are of several architectures."""
-    before, after = states_of(base, tuned, named_heads(mask))
+    """Parameters and buffers of both (see `tensors_of`); raises ModelError if they or the mask are of several architectures."""
+    before, after = tensors_of(base, tuned, named_heads(mask))
     require_mask(mask, before)
     return before, after
 

@@ -17,7 +17,7 @@ from ..grafting.differences import is_equal, is_finite, is_plain, is_same, is_wh
 from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
-from .states import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, states_of
+from .comparing import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, tensors_of
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -42,7 +42,7 @@ class Pair:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: "Side", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
+    def of(cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
         """Two modules, or the values of a region of each; a pair is given back.
 
         Raises ModelError unless they differ in nothing but values, and heads in size.
@@ -52,7 +52,7 @@ class Pair:
         if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
-            before, after = states_of(base, tuned, known)
+            before, after = tensors_of(base, tuned, known)
             rounded, extra = comparable(base, tuned, before), extra_states(tuned)
             return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
@@ -272,4 +272,4 @@ def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> Non
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once
-Side = nn.Module | Tensors | Pair
+BaseOrPair = nn.Module | Tensors | Pair

@@ -15,16 +15,16 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..grafting.apply import Places, take_at
+from ..grafting.apply import Writes, take_at
 from ..grafting.mask import GraftMask, StoredMask, named_heads, require_mask
 from ..grafting.region import Parameters, named_weights, unwrapped
-from ..modules.pairs import Pair, Side
-from ..modules.places import swapped, unswapped
-from ..modules.states import copied
+from ..modules.comparing import copied
+from ..modules.pairs import BaseOrPair, Pair
+from ..modules.swapping import swapped, unswapped
 from ..support.errors import ModelError, ParamsError
 from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
-from .placing import configs_of, load_base, places_of, put_config, put_on, text_config
+from .placing import configs_of, load_base, put_config, put_on, text_config, writes_of
 
 
 class Patch(PatchContent, ModelHubMixin):
@@ -37,12 +37,12 @@ class Patch(PatchContent, ModelHubMixin):
     def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
         PatchContent.__init__(self, stored, use, dict(scores or {}))
         self._base: ref[nn.Module] | None = None
-        self._places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+        self._writes: WeakKeyDictionary[nn.Module, Writes] = WeakKeyDictionary()
 
     @classmethod
     def of(
         cls,
-        base: Side,
+        base: BaseOrPair,
         tuned: nn.Module | None = None,
         mask: GraftMask | None = None,
         *,
@@ -110,13 +110,13 @@ class Patch(PatchContent, ModelHubMixin):
         Swaps may be nested.  Raises MaskError for another base.
         """
         given, base = base, unwrapped(base)
-        if base not in self._places:
+        if base not in self._writes:
             self.require(base)
         before = [
             (config, {name: getattr(config, name, None) for name in options})
             for config, options in configs_of(base, self.use.options)
         ]
-        with swapped(base, self._places[base]):
+        with swapped(base, self._writes[base]):
             put_config(base, self.use.options)
             try:
                 yield given
@@ -176,7 +176,7 @@ class Patch(PatchContent, ModelHubMixin):
         """
         from .adapter import write_adapter
 
-        model = base if base is not None else next(iter(self._places), self._base and self._base())
+        model = base if base is not None else next(iter(self._writes), self._base and self._base())
         if model is None:
             raise ParamsError("base: to_peft needs the base model, of whose values an adapter stores the differences")
         self.require(model)
@@ -204,7 +204,7 @@ class Patch(PatchContent, ModelHubMixin):
         """
         base = unwrapped(base)
         with unswapped(base):
-            self._places[base] = places_of(self, base, f"this {type(base).__name__}")
+            self._writes[base] = writes_of(self, base, f"this {type(base).__name__}")
 
 
 def config_of(model: nn.Module | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
-from ..grafting.apply import Places, put_at, write
+from ..grafting.apply import Writes, put_at, write
 from ..grafting.fingerprint import fingerprint
 from ..grafting.region import LazyTensors, Tensors, named_weights
 from ..models.loading import load_model
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def put_on(patch: PatchContent, model: nn.Module, title: str) -> nn.Module:
     """The model, which messages call by this title, with the patch on it for good; MaskError unless it is what the patch was made from."""
-    write(places_of(patch, model, title))
+    write(writes_of(patch, model, title))
     put_config(model, patch.use.options)
     return model
 
@@ -37,7 +37,7 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
     return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
 
 
-def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
+def writes_of(patch: PatchContent, model: nn.Module, title: str) -> Writes:
     """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
     parameters = named_weights(model)
     weights = {**parameters, **dict(model.named_buffers())}
@@ -53,10 +53,10 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
     for theirs, ours in sorted({(part.dtype, weights[name].dtype) for name, part in patch.values.items()}, key=str):
         if torch.promote_types(theirs, ours) != ours:
             warnings.warn(f"{patch!r}: its values are rounded from {theirs} to the model's {ours}", stacklevel=3)
-    places: Places = [
+    writes: Writes = [
         (weights[name], at.to(weights[name].device), patch.values[name]) for name, at in patch.mask.indices.items()
     ]
-    return places + [(weights[name], None, part) for name, part in patch.head.items()]
+    return writes + [(weights[name], None, part) for name, part in patch.head.items()]
 
 
 def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor] | None:

@@ -46,7 +46,7 @@ def heads_of(model: nn.Module) -> set[str]:
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
-def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> tuple[dict[str, Tensor], Tensors]:
+def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> tuple[dict[str, Tensor], Tensors]:
     """Parameters and buffers of both by name, those of `tuned` on the device and in the dtype of the base, each made when it is asked for.
 
     The fine-tuned numbers may be of a narrower type than the base's, which holds them exactly.  Heads and
