@@ -3,8 +3,8 @@
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.localizers.localizer import Budget
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.fields import HEAD, Params

@@ -14,7 +14,7 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from skill_grafting.localizers.registry import NAMES
+from skill_grafting.localizers.registry import METHODS
 from stages.text.tasks.settings import RuntimeParams
 from stages.text.tasks.tasks import registry
 from stages.workflow.core import paths
@@ -127,7 +127,7 @@ def test_no_stage_but_a_report_depends_on_a_report(name):
 
 
 def test_localizers_which_are_loaded_by_their_names_are_part_of_the_library():
-    localizers = {Path(f"stages/skill_grafting/localizers/{name}.py") for name in NAMES}
+    localizers = {Path(f"stages/skill_grafting/localizers/{place.partition('.')[0]}.py") for place in METHODS.values()}
     assert closure(*localizers) <= files_of("stages/skill_grafting")
 
 
@@ -210,7 +210,7 @@ def test_every_stage_has_a_name_of_its_own_and_a_script_and_the_other_way_round(
     modules = (ROOT / "stages").rglob("*.py")
     scripts = {path for path in modules if re.search(r"^@stage$", path.read_text("utf-8"), re.MULTILINE)}
     assert scripts == {*map(script, ALL)}
-    assert [name for name in (*registry(), *NAMES) if "-" in name] == [], "a@b-c-1 would be two cells"
+    assert [name for name in (*registry(), *METHODS) if "-" in name] == [], "a@b-c-1 would be two cells"
 
 
 def test_what_runs_stages_and_checks_settings_loads_no_heavy_library():

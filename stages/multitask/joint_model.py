@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skill_grafting.localizers.evidence import Objective
+from skill_grafting.localizers.localizer import Objective
 from skill_grafting.support.errors import ModelError
 from skill_grafting.support.fields import HEAD, Params
 from skill_grafting.support.io import read_rows

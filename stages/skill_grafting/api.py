@@ -6,7 +6,7 @@ Parameters are named as in `named_parameters()`; tied parameters appear once.  A
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -16,8 +16,16 @@ from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError
-from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, find_masks, squares_of
-from .localizers.registry import Budget, Localizer, Rank, as_localizer
+from .localizers.localizer import (
+    NO_OBJECTIVE,
+    Budget,
+    Localizer,
+    Objective,
+    add_squared_gradient,
+    find_masks,
+    squares_of,
+)
+from .localizers.registry import Rank, as_localizer
 from .modules.comparing import copied
 from .modules.pairs import BaseOrPair, Pair, chosen
 from .support.errors import ModelError, ParamsError, one_number, require_takes
@@ -33,12 +41,6 @@ WITHOUT_ROWS = {
 WITHOUT_DEV = dict.fromkeys(
     ("select", "eval_steps"), "changes nothing without dev=, the score by which a step is chosen"
 )
-
-
-class Score(NamedTuple):
-    """A model by the caller's own measure."""
-
-    score: float
 
 
 @overload
@@ -224,11 +226,11 @@ def _objective(
         return found
 
     @torch.no_grad()
-    def score() -> Score:
+    def score() -> dict[str, float]:
         value = one_number(dev(model), "dev")
         if value != value:
             raise ParamsError("dev: should give a number to maximise, not nan")
-        return Score(value)
+        return {"score": value}
 
     @torch.no_grad()
     def whole_loss() -> float:

@@ -22,7 +22,7 @@ from skill_grafting.grafting.composition import ATTENTION_OUTPUT, FUSED, KEY, QU
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.registry import Budget
+from skill_grafting.localizers.localizer import Budget
 from skill_grafting.support.errors import MaskError
 from skill_grafting.support.fields import Params
 from skill_grafting.support.progress import progress

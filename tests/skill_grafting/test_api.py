@@ -509,7 +509,7 @@ def test_several_sizes_dev_functions_and_the_curve():
     assert sg.localize(base, tuned, sparsity=0.1, method=steepest, loss=loss, parameters="all").region_indices().equal(wanted)
 
 
-def test_batches_that_are_used_up_are_no_evidence():
+def test_batches_that_are_used_up_are_refused():
     base, tuned, *_ = small()
     used = iter([1])
     options = {"sparsity": 0.5, "method": "attribution", "loss": lambda model, _: drift(model), "batches": used}

@@ -17,7 +17,7 @@ says where the loss on all training rows began and ended, of the weights between
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -32,9 +32,8 @@ from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, best, pieces
 from ..support.errors import ParamsError, TrainingError
 from ..support.fields import Count, Positive, Rate, Weight
-from .evidence import LocalizerInput, Scores
+from .localizer import Budget, LocalizerInput
 from .movement import Movement, distance
-from .registry import Budget
 
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
@@ -78,13 +77,13 @@ class Learned(Movement):
     )
     eval_steps: Positive = Field(2, description="steps between scores, unless select is last")
 
-    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
+    def refine(self, given: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
-        base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
-        start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
-        gradient, settings = evidence.batch_gradients(self.batch_size), self.on_mean_loss(evidence.examples)
-        watched = Watched(evidence.scores, evidence.loss, whole=0 < evidence.examples <= self.batch_size)
-        return learn_mask(evidence.weights, start, budget.k, settings, gradient, watched)
+        base = GraftMask.from_region_indices(given.region, order[: int(self.base_share * budget.k)])
+        start = MaskLogits.around(base, given.pretrained, given.finetuned, self.offset)
+        gradient, settings = given.batch_gradients(self.batch_size), self.on_mean_loss(given.examples)
+        watched = Watched(given.scores, given.loss, whole=0 < given.examples <= self.batch_size)
+        return learn_mask(given.weights, start, budget.k, settings, gradient, watched)
 
     def on_mean_loss(self, examples: int) -> "Learned":
         """The same search as steps on the mean loss of all these training examples: `summed` as an absolute rate.
@@ -199,7 +198,7 @@ class Watched:
     of them, so that its loss is that.
     """
 
-    scores: Callable[[], Scores] | None = None
+    scores: Callable[[], Mapping[str, float]] | None = None
     loss: Callable[[], float] | None = None
     whole: bool = False
 
@@ -249,8 +248,8 @@ class MaskSearch:
         if self.watched.scores:
             graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
             found = self.watched.scores()
-            self.history.append({"step": step, "selected": mask.selected, **found._asdict()})
-            score = sum(found)
+            self.history.append({"step": step, "selected": mask.selected, **found})
+            score = sum(found.values())
         if self.best is None or score > self.best[2]:
             self.best = (mask, step, score)
 
@@ -309,6 +308,3 @@ def learn_mask(
         now.measure(settings.steps)
     now.rate_mask(start.rounded(k, settings.rule), settings.steps, weights)
     return now.found(settings.rule)
-
-
-LOCALIZER = Learned

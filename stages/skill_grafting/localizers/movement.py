@@ -12,8 +12,7 @@ from ..grafting.differences import Scratch, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, NoNumberError, best, ordered
-from .evidence import LocalizerInput
-from .registry import Budget, Localizer
+from .localizer import Budget, Localizer, LocalizerInput
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
@@ -74,16 +73,13 @@ class Movement(Localizer):
 
     refuses_infinite: ClassVar[bool] = True
 
-    def find(self, evidence: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
+    def find(self, make_input: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
         """The mask of each budget; that of a single one needs no order, unless it is refined."""
         if len(budgets) != 1 or type(self) is not Movement:
-            return super().find(evidence, budgets)
-        given = evidence()
+            return super().find(make_input, budgets)
+        given = make_input()
         return [movement_mask(given.pretrained, given.finetuned, given.region, budgets[0].k)]
 
-    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+    def rank(self, given: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""
-        return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
-
-
-LOCALIZER = Movement
+        return movement_order(given.pretrained, given.finetuned, given.region, k)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from skill_grafting.localizers.evidence import add_squared_gradient
+from skill_grafting.localizers.localizer import add_squared_gradient
 from skill_grafting.support.errors import ModelError
 from stages.text.models.batching import by_length
 from stages.text.models.encoding import Example

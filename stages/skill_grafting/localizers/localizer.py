@@ -1,32 +1,31 @@
-"""The input of localizers (their evidence): two models, gradients of the training loss, and a seeded generator."""
+"""What a localizer is: what it gets, the size that is asked for, and the mask that it gives.
+
+It gets a LocalizerInput: two models, gradients of the training loss, and a seeded generator.  A localizer *ranks* the parameters of
+the region, best first; the mask of k parameters is the first k of its ranking, so masks are nested.  One that looks for the best
+set of a given size *refines*: its masks start from the ranking, if it has one, and need not be nested.
+"""
 
 import copy
 import logging
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from numbers import Real
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import put_all
+from ..grafting.mask import GraftMask
 from ..grafting.region import LazyTensors, Region, Tensors
-from ..support.errors import ParamsError
+from ..support.errors import MaskError, ParamsError
+from ..support.fields import Section
 from ..support.progress import watched
 
-if TYPE_CHECKING:
-    from ..grafting.mask import GraftMask
-    from .registry import Budget, Localizer
-
 LOGGER = logging.getLogger("skill_grafting")
-
-
-class Scores(NamedTuple):
-    """A model by the task's own metric, on the training rows and on dev; the paper's authors choose by the sum."""
-
-    train_score: float
-    dev_score: float
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,15 @@ class Objective:
     `squared_gradients(n, mode, draws, generator)` gives, for the first n training examples in a fixed random order (all if there are
     fewer), the sum over examples of the squared gradient of each one's own loss with the weights as they are; the loss of the true
     label unless a mode of models/fisher.py says otherwise.
-    `scores()`, where a localizer may choose by dev (it maximises their sum), and `loss()`, the mean over the training set, are of the
-    model with the weights as they are, without gradients; None where they aren't to be had.
+    `scores()` by their names, where a localizer may choose by dev (it maximises their sum), and `loss()`, the mean over the training
+    set, are of the model with the weights as they are, without gradients; None where they aren't to be had.
     """
 
     weights: Tensors
     batch_gradients: Callable[[int], Callable[[], Tensor]]
     full_gradient: Callable[[], Tensor]
     squared_gradients: Callable[..., Tensors]
-    scores: Callable[[], NamedTuple] | None = None
+    scores: Callable[[], Mapping[str, float]] | None = None
     examples: int = 0
     loss: Callable[[], float] | None = None
     module: nn.Module | None = None
@@ -106,15 +105,71 @@ def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Ma
             totals[name].addcmul_(part, part)
 
 
+@dataclass(frozen=True)
+class Budget:
+    """Size of a mask: k parameters, the `share` of the region that was asked for, rounded down."""
+
+    k: int
+    share: float | None = None
+
+    @classmethod
+    def of(cls, region: Region, sparsity: "float | Budget", setting: str) -> "Budget":
+        """That share of a region, or the budget that it is already.
+
+        Raises an error that names `setting` if it is no share of parameters, or less than one of them.
+        """
+        if isinstance(sparsity, cls):
+            return sparsity
+        if not isinstance(sparsity, Real) or not 0 < sparsity <= 1:
+            raise ParamsError(f"{setting}: {sparsity!r} is no share of parameters, above 0 and at most 1")
+        k, size = region.budget(sparsity), region.size
+        if k == 0:
+            digits = 2 + math.floor(math.log10(size))
+            least = f"less than one; the smallest is {math.ceil(10**digits / size) / 10**digits:.2g}"
+            raise MaskError(f"{setting}: {sparsity} of {size:,} graftable parameters is {least}")
+        return cls(k, sparsity)
+
+
+class Localizer(Section):
+    """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
+
+    `name` is that of its class in lower case, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights;
+    None where they are taken if they are given.  `refuses_infinite`: it finds out itself if a parameter moved infinitely far.
+    """
+
+    name: ClassVar[str]
+    needs_model: ClassVar[bool | None] = False
+    refuses_infinite: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def rank(self, given: LocalizerInput, k: int) -> Tensor | None:
+        """Region indices (int64), best first, exactly min(k, the number it has an opinion about) of them; None if it has no ranking."""
+
+    def refine(self, given: LocalizerInput, order: Tensor | None, budget: Budget) -> GraftMask:
+        """The mask of that size, from a ranking that is at least as long: its first k."""
+        return GraftMask.from_region_indices(given.region, order[: budget.k])
+
+    def find(self, make_input: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
+        """The mask of each budget, as if it were the only one, from one ranking; `make_input()` gives equal input each time.
+
+        Raises TrainingError if a loss diverges.
+        """
+        order = self.rank(make_input(), max(budget.k for budget in budgets)) if budgets else None
+        return [self.refine(make_input(), order, budget) for budget in budgets]
+
+
 def find_masks(
-    localizer: "Localizer",
+    localizer: Localizer,
     objective: Objective,
     region: Region,
     ends: tuple[Tensors, Tensors],
-    budgets: "Sequence[Budget]",
+    budgets: Sequence[Budget],
     seed: int | np.random.Generator = 0,
     title: str = "",
-) -> "list[GraftMask]":
+) -> list[GraftMask]:
     """The mask of each budget between the `ends` of a region, pretrained and fine-tuned; equal seeds give equal masks.
 
     A bar of this title, if there is one, counts forward passes, or tensors.  `mask.record` says how a mask was found.
