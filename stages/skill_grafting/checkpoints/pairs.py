@@ -5,10 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from ..grafting.apply import write
-from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
+from ..grafting.region import LazyTensors, Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head
 from ..models.loading import CLASSES, load_model
@@ -47,15 +45,6 @@ class StoredPair(Pair):
         return self.spec.mode
 
     @property
-    def compared(self) -> Tensors:
-        """The base's values in the types of the tuned ones, by which alone they were moved: rounding is no movement."""
-
-        def rounded(name: str) -> Tensor:
-            return self.before[name].to(self.after[name].dtype) if name in self.after else self.before[name]
-
-        return LazyTensors(self.before, rounded)
-
-    @property
     def origin(self) -> dict[str, str | None]:
         """Name, source and revision of the base, and the class that it is read as."""
         about = {"name": self.spec.name, "source": self.spec.source, "revision": self.spec.revision}
@@ -67,16 +56,6 @@ class StoredPair(Pair):
         known, whole = {**named_weights(model), **dict(model.named_buffers())}, {*self.whole}
         write([(known[name], None, self.before[name]) for name in self.before if name in known and name not in whole])
         return model
-
-    @property
-    def rounding(self) -> list[str]:
-        """A line on the rounding, if the tuned checkpoint was saved in a narrower type."""
-        if "F32" not in self.base.types or "F32" in self.tuned.types:
-            return []
-        types, saved = " and ".join(sorted(self.tuned.types)), self.tuned.checkpoint.title
-        return [
-            f"Compared with {self.base.checkpoint.title} rounded to {types}, as {saved} was saved: rounding is no movement."
-        ]
 
 
 def read_pair(

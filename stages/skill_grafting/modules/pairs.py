@@ -13,11 +13,21 @@ import torch
 from torch import nn
 
 from ..grafting.apply import write
-from ..grafting.differences import is_equal, is_finite, is_plain, is_same, is_whole
-from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
+from ..grafting.differences import (
+    FIRST,
+    holds,
+    is_equal,
+    is_finite,
+    is_plain,
+    is_same,
+    is_whole,
+    precisions,
+    rounded_to,
+)
+from ..grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
-from .comparing import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, tensors_of
+from .comparing import copied, extra_states, heads_of, put_extra_states, tensors_of
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -30,7 +40,7 @@ class Pair:
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
     tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
-    `rounded`: the base's values as movement starts from them, if they are others; `extra`: the extra states of the tuned model's parts.
+    `own`: the tuned model's values in types of its own, if `after` has them in the base's; `extra`: the extra states of its parts.
     """
 
     before: Tensors
@@ -38,7 +48,7 @@ class Pair:
     model: nn.Module | None = None
     heads: frozenset[str] = frozenset()
     tuned_model: nn.Module | None = None
-    rounded: Tensors | None = None
+    own: Tensors | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -53,8 +63,8 @@ class Pair:
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
             before, after = tensors_of(base, tuned, known)
-            rounded, extra = comparable(base, tuned, before), extra_states(tuned)
-            return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
+            own = {**named_weights(tuned), **dict(unwrapped(tuned).named_buffers())}
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), own, extra_states(tuned))
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             _require_same_names(base, tuned, heads)
             return cls(base, tuned)
@@ -102,10 +112,27 @@ class Pair:
         put_extra_states(model, self.extra)
         return model
 
-    @property
+    @cached_property
+    def precisions(self) -> dict[str, torch.dtype]:
+        """The type that each tensor of the tuned model has the precision of (see `grafting.differences`)."""
+        return precisions(
+            self.after if self.own is None else self.own, [name for name in self.weights if name not in self.heads]
+        )
+
+    @cached_property
     def compared(self) -> Tensors:
         """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
-        return self.before if self.rounded is None else self.rounded
+        return LazyTensors(self.before, lambda name: rounded_to(self.before[name], self.precisions.get(name)))
+
+    @property
+    def rounding(self) -> list[str]:
+        """A line on it, if movement starts from rounded values."""
+        names = [name for name in self.weights if name not in self.heads and name in self.before and name in self.after]
+        kinds = {self.precisions[name] for name in names if not holds(self.precisions[name], self.before[name].dtype)}
+        found = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        return [
+            f"The tuned model's numbers are of {found}; compared is the base rounded to it: rounding is no movement."
+        ] * bool(kinds)
 
     @cached_property
     def weights(self) -> list[str]:
@@ -175,6 +202,8 @@ class Pair:
                 f"the two models have the same {'parameters' if others else 'values'}: nothing moved{others}"
             )
         LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
+        for line in self.rounding if self.own is not None else ():
+            LOGGER.warning(line)
         return Region({name: tuple(self.before[name].shape) for name in names})
 
     def _outer(self) -> set[str]:
