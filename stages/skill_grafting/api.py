@@ -57,7 +57,7 @@ def localize(
     *,
     sparsity: "float | Budget | Sequence[float]",
     method: "str | Localizer | Rank" = "movement",
-    loss: Loss | Objective | None = None,
+    loss: Loss | None = None,
     batches: Sequence[Any] | None = None,
     dev: Callable[[nn.Module], float] | None = None,
     parameters: Parameters = None,
@@ -86,8 +86,7 @@ def localize(
     pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
     needs_loss = loss is not None if localizer.needs_model is None else localizer.needs_model
-    own_loss = needs_loss and not isinstance(loss, Objective)
-    if own_loss:
+    if needs_loss:
         _require_use(localizer, settings, loss, dev, batches)
     generator = _generator(seed)
     region = pair.region(parameters)
@@ -98,8 +97,7 @@ def localize(
     if not alone and not sparsity:
         raise ParamsError("sparsity: there are no sizes")
     budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
-    given = loss if isinstance(loss, Objective) else NO_OBJECTIVE
-    objective = _objective(pair, region, loss, batches, dev) if own_loss else given
+    objective = _objective(pair, region, loss, batches, dev) if needs_loss else NO_OBJECTIVE
     if not localizer.refuses_infinite:
         pair.require_finite(region.shapes)
     title = progress if isinstance(progress, str) else localizer.name if progress else ""

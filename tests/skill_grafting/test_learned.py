@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from skill_grafting.api import localize
 from skill_grafting.grafting import select as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
-from skill_grafting.localizers.localizer import Budget, LocalizerInput, Objective
+from skill_grafting.localizers.localizer import Budget, LocalizerInput, Objective, find_masks
 from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.localizers.registry import localizer_of
 from skill_grafting.support.errors import TrainingError
 from stages.text.models.objective import objective_of
 from stages.text.models.predicting import dev_score, predict
@@ -371,7 +371,7 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
     test = opened.model.encode(cell.rows["test"])
     whole, budget = dev_score(cell.load(), test)[0], Budget.of(opened.region, 0.1, "graft.sparsity")
     loss = objective_of(opened.model, opened.region.shapes, cell.rows["train"])
-    mask = localize(opened.pretrained, opened.finetuned, sparsity=budget, method="learned", loss=loss)
+    [mask] = find_masks(localizer_of("learned"), loss, opened.region, (opened.pretrained, opened.finetuned), [budget])
     assert mask.selected == opened.region.budget(0.1)
     opened.model.put(transplant(opened.pretrained, opened.values_at(mask), mask))
     assert dev_score(opened.model, test)[0] > 0.95 * whole > 0.9

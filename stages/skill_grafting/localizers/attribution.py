@@ -27,6 +27,10 @@ class Attribution(Localizer):
     )
     sign: Literal["signed", "magnitude"] = Field("magnitude", description="signed: harmful movement comes last")
 
+    def steps_for(self, masks: int) -> int:
+        """A gradient for each point, whatever the masks."""
+        return len(self.path_points)
+
     def rank(self, given: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters with the largest attribution: of the loss saved, or (magnitude) of its size either way."""
         scores, magnitude = attribution(given, self.path_points), self.sign == "magnitude"
@@ -41,6 +45,7 @@ def attribution(given: LocalizerInput, path_points: list[float]) -> dict[str, Te
         for name, weight in given.weights.items():
             torch.lerp(given.pretrained[name], given.finetuned[name], alpha, out=weight.data)
         given.full_gradient()
+        given.on_step()
         for name, weight in given.weights.items():
             scores[name].sub_(weight.grad)
     return {name: score.mul_(given.finetuned[name] - given.pretrained[name]) for name, score in scores.items()}

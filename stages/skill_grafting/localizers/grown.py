@@ -25,6 +25,10 @@ class Grown(Movement):
 
     rounds: Positive = Field(3, description="gradients, each at the graft so far")
 
+    def steps_for(self, masks: int) -> int:
+        """A round is a step."""
+        return masks * self.rounds
+
     def refine(self, given: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask of budget.k parameters: the first third of the budget by movement, the others added in rounds.
 
@@ -35,6 +39,7 @@ class Grown(Movement):
         mask = GraftMask.from_region_indices(given.region, order[:start])
         for number in range(1, self.rounds + 1):
             mask = grown_to(given, mask, start + (k - start) * number // self.rounds)
+            given.on_step()
         return mask
 
 

@@ -65,13 +65,15 @@ class Objective:
 class LocalizerInput(Objective):
     """Everything a localizer may look at: beside the loss both ends of the region, whose values are never changed.
 
-    `generator` is seeded by (purpose, task, seed); every random draw comes from it.
+    `generator` is seeded by (purpose, task, seed); every random draw comes from it.  `on_step()` moves the bar of a search whose
+    steps are known (`Localizer.steps_for`).
     """
 
     region: Region
     pretrained: Tensors
     finetuned: Tensors
     generator: np.random.Generator
+    on_step: Callable[[], object] = lambda: None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
@@ -152,6 +154,10 @@ class Localizer(Section):
         """The mask of that size, from a ranking that is at least as long: its first k."""
         return GraftMask.from_region_indices(given.region, order[: budget.k])
 
+    def steps_for(self, masks: int) -> int:
+        """How many steps, each told of by `given.on_step()`, so many masks take; 0 if that isn't known."""
+        return 0
+
     def find(self, make_input: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
         """The mask of each budget, as if it were the only one, from one ranking; `make_input()` gives equal input each time.
 
@@ -172,20 +178,27 @@ def find_masks(
 ) -> list[GraftMask]:
     """The mask of each budget between the `ends` of a region, pretrained and fine-tuned; equal seeds give equal masks.
 
-    A bar of this title, if there is one, counts forward passes, or tensors.  `mask.record` says how a mask was found.
+    A bar of this title, if there is one, counts steps, or else forward passes, or tensors.  `mask.record` says how a mask was found.
     """
-    generator, weights = np.random.default_rng(seed), objective.weights
-    total = None if objective.module else len(region.shapes)
-    with watched(title, objective.module, total, bool(title)) as seen, torch.inference_mode(False):
+    generator, weights, read = np.random.default_rng(seed), objective.weights, set[str]()
+    steps = localizer.steps_for(len(budgets)) if weights else len(region.shapes)
+    unit = ("step" if steps else "pass") if weights else "tensor"
+    with watched(title, steps, unit, None if steps else objective.module) as moved, torch.inference_mode(False):
 
         def value(side: Tensors, name: str) -> Tensor:
             values = side[name].detach()
-            if not weights:
-                seen()
+            if not weights and name not in read:
+                read.add(name)
+                moved()
             return values.to(weights[name]) if name in weights else values
 
         before, after = (LazyTensors(region.shapes, lambda name, side=side: value(side, name)) for side in ends)
-        masks = localizer.find(lambda: objective.between(region, before, after, copy.deepcopy(generator)), budgets)
+
+        def make_input() -> LocalizerInput:
+            given = objective.between(region, before, after, copy.deepcopy(generator))
+            return replace(given, on_step=moved)
+
+        masks = localizer.find(make_input, budgets)
     how = {"method": localizer.name, "settings": localizer.model_dump()}
     masks = [replace(mask, record={**how, **mask.record}) for mask in masks]
     LOGGER.info("%s: %s", localizer.name, masks)

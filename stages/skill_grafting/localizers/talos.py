@@ -39,6 +39,10 @@ class Talos(Localizer):
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
     )
 
+    def steps_for(self, masks: int) -> int:
+        """A round is a step."""
+        return masks * self.rounds
+
     def refine(self, given: LocalizerInput, order: Tensor | None, budget: Budget) -> GraftMask:
         """The budget.k least sensitive after `rounds` rounds; the weights are the pretrained ones again."""
         *_, mask = calibrate(given, self, budget)
@@ -55,6 +59,7 @@ def calibrate(given: LocalizerInput, settings: Talos, budget: Budget) -> Iterato
     for size in round_sizes(region.size, budget, settings.rounds):
         put_attenuated(given, mask, settings.attenuation)
         mask = least_sensitive(sensitivity(given, settings), mask, size)
+        given.on_step()
         yield mask
     given.put(given.pretrained)
 
