@@ -167,9 +167,7 @@ def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     known = cell.load()
     words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
     objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
-    wanted = sg.localize(
-        opened.pretrained, opened.finetuned, sparsity=0.02, method=settings, loss=objective, seed=draws(*words)
-    )
+    wanted = opened.masks(settings, [0.02], "sparsity", objective, draws(*words))[0.02]
     changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws", "batch_size", "select", "eval_steps")}
     examples = opened.model.encode(cell.rows["train"])
     one_by_one = method in ("fish", "talos")
