@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from .grafting.mask import GraftMask
-from .modules.grafts import fitting, grafted
+from .modules.grafts import grafted
+from .modules.pairs import Pair
 from .support.errors import ParamsError, one_number, require_takes
 from .support.words import small_percent, words
 from .support.writing import replacing
@@ -38,7 +39,7 @@ def curve(
             f"masks: should be {{sparsity: mask, ...}}, not a {type(masks).__name__}; localize with sparsity=[...]"
         )
     for mask in masks.values():
-        fitting(base, tuned, mask)  # before a score is waited for
+        Pair.for_mask(base, tuned, mask)  # before a score is waited for
     if not masks:
         raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
 

@@ -398,7 +398,7 @@ REFUSED = {
             r"tasks.a: should be a patch or \(tuned, mask\), not a Sequential; \(tuned, GraftMask.full": lambda b, t_, mask: (b, {"a": t_}),
             r'tasks: should be {"name": patch, "other": \(tuned, mask\)}, not a list': lambda b, t_, mask: (b, [(t_, mask)]),
             "not keys that are no text": lambda b, t_, mask: (b, {1: (t_, mask)}),
-            "base and tuned should be torch modules, not a GraftMask": lambda b, t_, mask: (b, {"a": (mask, t_)}),
+            "base and tuned should be torch modules, both of one kind, not a Sequential and a GraftMask": lambda b, t_, mask: (b, {"a": (mask, t_)}),
             "mask: should be a GraftMask, not a NoneType": lambda b, t_, mask: (b, {"a": (t_, None)}),
         }.items())
     },
@@ -407,7 +407,7 @@ REFUSED = {
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
     "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
     "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, both of one kind, not a Sequential and a OrderedDict"),
-    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
+    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, both of one kind, not a Sequential and a GraftMask"),
     "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be"),
     "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
     "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),

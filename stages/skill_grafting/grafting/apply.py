@@ -4,6 +4,8 @@ Values are copied, never recomputed from a difference, so a graft of everything 
 model bit for bit, and a graft of nothing the pretrained one.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -23,16 +25,13 @@ def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str,
 
 def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> None:
     """Set live weights to the graft of a mask, in place and on their device."""
-    live = {name: weights[name].data for name in mask.region.shapes}
-    put_all(live, pretrained)
-    for name, indices in mask.indices.items():
-        put_at(live[name], indices, take_at(finetuned[name], indices))
+    put_all({name: weights[name] for name in mask.region.shapes}, pretrained)
+    write((weights[name], indices, take_at(finetuned[name], indices)) for name, indices in mask.indices.items())
 
 
-def put_all(tensors: Tensors, values: Tensors) -> None:
-    """Overwrite tensors with the values of their names."""
-    for name, tensor in tensors.items():
-        tensor.copy_(values[name])
+def put_all(weights: Tensors, values: Tensors) -> None:
+    """Overwrite live weights with the values of their names."""
+    write((weight, None, values[name]) for name, weight in weights.items())
 
 
 def take_at(tensor: Tensor, indices: Tensor) -> Tensor:
@@ -51,8 +50,8 @@ def put_at(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
         tensor[torch.unravel_index(at, tensor.shape)] = values
 
 
-def write(writes: Writes) -> None:
-    """Write the values, on each tensor's device and in its dtype."""
+def write(writes: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+    """Write the values, on each tensor's device and in its dtype; all writes to live weights are this one."""
     for tensor, at, values in writes:
         # outside of inference mode torch counts writes, and so refuses gradients of values that are gone
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
@@ -62,6 +61,7 @@ def write(writes: Writes) -> None:
                 tensor.copy_(values)
             else:  # a head of another size
                 tensor.data = values.to(tensor).clone()
+    torch.clear_autocast_cache()  # within autocast torch would go on with casts of the values before
 
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:

@@ -39,7 +39,7 @@ from ..grafting.mask import GraftMask, StoredMask, require_mask
 from ..grafting.region import Region, Tensors, named_weights, unwrapped
 from ..localizers.movement import distance
 from ..modules.comparing import copied, require_fit
-from ..modules.grafts import fitting
+from ..modules.pairs import Pair
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.seeds import derive_seed
 from .inputs import Piece, TaskValues, pieces_of
@@ -136,7 +136,7 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskVa
         tuned, mask = entry
         values = getattr(tuned, "after", None)
         if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
-            fitting(base, tuned, mask)
+            Pair.for_mask(base, tuned, mask)
             values = named_weights(unwrapped(tuned))
         require_mask(mask, weights)
         for name in mask.indices:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ..grafting.differences import holds
 from ..grafting.region import LazyTensors, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, one_line, shown
+from .targets import require_plain, tensors_in
 
 # what peft puts before the names
 WRAPPERS = ("base_model.model.",)
@@ -54,8 +54,8 @@ def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -
     for model in (base, tuned):
         if not isinstance(model, nn.Module):
             raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
-        if empty := [name for name, weight in model.named_parameters() if is_lazy(weight) or weight.is_meta]:
-            raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
+        for name, values in tensors_in(model).items():
+            require_plain(name, values)
     models = [unwrapped(model) for model in (base, tuned)]
     _require_same_adapters(*models)
     whole = heads_of(base) | {*whole}
@@ -110,8 +110,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    weights = {name: weight.detach() for name, weight in named_weights(model).items()}
-    return {**weights, **{name: buffer.detach() for name, buffer in model.named_buffers()}}
+    return {name: values.detach() for name, values in tensors_in(model).items()}
 
 
 def _tables(model: nn.Module) -> set[str]:

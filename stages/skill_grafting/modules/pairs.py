@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..grafting.apply import write
 from ..grafting.differences import (
     FIRST,
     holds,
@@ -24,10 +23,13 @@ from ..grafting.differences import (
     precisions,
     rounded_to,
 )
+from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
-from .comparing import copied, extra_states, heads_of, put_extra_states, tensors_of
+from .comparing import extra_states, heads_of, put_extra_states, tensors_of
+from .swapping import copied_with
+from .targets import tensors_in
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -63,8 +65,7 @@ class Pair:
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
             before, after = tensors_of(base, tuned, known)
-            own = {**named_weights(tuned), **dict(unwrapped(tuned).named_buffers())}
-            return cls(before, after, unwrapped(base), known, unwrapped(tuned), own, extra_states(tuned))
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), tensors_in(tuned), extra_states(tuned))
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             _require_same_names(base, tuned, heads)
             return cls(base, tuned)
@@ -72,6 +73,25 @@ class Pair:
         raise ParamsError(
             f"base and tuned should be torch modules, both of one kind, not {kinds}; read_pair takes folders"
         )
+
+    @classmethod
+    def for_mask(
+        cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None", mask: GraftMask, heads: Parameters = None
+    ) -> "Pair":
+        """The pair for a mask's grafts and patches, with the heads that were named when it was found; ModelError unless it is one of theirs."""
+        named = named_heads(mask)
+        pair = cls.of(base, tuned, heads or (named and named.__contains__))
+        require_mask(mask, pair.before)
+        pair.require_one_shape(mask.region.shapes)
+        return pair
+
+    def require_one_shape(self, names: Iterable[str]) -> None:
+        """Raise ModelError for parameters that have other shapes in the tuned model, which heads may."""
+        for name in names:
+            sizes = [[*side[name].shape] for side in (self.before, self.after) if name in side]
+            if sizes[0] != sizes[-1]:
+                what = f"{name} is {sizes[0]} in the base and {sizes[-1]} in the tuned model"
+                raise ModelError(f"{what}: it travels whole, as a head, and can't be selected from")
 
     @property
     def origin(self) -> dict[str, str | None]:
@@ -106,9 +126,8 @@ class Pair:
 
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
-        model, after = copied(self.model), self.after
-        known = {**named_weights(model), **dict(model.named_buffers())}
-        write([(known[name], None, after[name].detach()) for name in self.whole])
+        self.require_finite(self.whole)
+        model = copied_with(self.model, [(name, None, self.after[name].detach()) for name in self.whole])
         put_extra_states(model, self.extra)
         return model
 
@@ -142,7 +161,10 @@ class Pair:
     @cached_property
     def moved(self) -> frozenset[str]:
         """Names of the parameters and buffers that differ, or are in the tuned model alone."""
-        return frozenset(name for name in self.after if not _is_still(*self._sides(name)))
+        return frozenset(filter(self._has_moved, self.after))
+
+    def _has_moved(self, name: str) -> bool:
+        return not _is_still(*self._sides(name))
 
     def _sides(self, name: str) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A tensor of the base as movement starts from it, None where it has another shape or there is none, and of the tuned model."""
@@ -165,14 +187,13 @@ class Pair:
 
     @cached_property
     def whole(self) -> list[str]:
-        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm.
-
-        Raises ModelError for values that are infinite or no numbers where something moved.
-        """
+        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm."""
         weights = {*self.weights}
-        names = [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
-        self.require_finite(names)
-        return names
+        return [name for name in self.after if name in self.heads or (name not in weights and self._has_moved(name))]
+
+    def travelling(self, mask: GraftMask) -> list[str]:
+        """What travels whole with a mask's graft: all that does but for what it may select from."""
+        return [name for name in self.whole if name not in mask.region.shapes]
 
     def region(self, parameters: Parameters = None) -> Region:
         """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
@@ -192,6 +213,7 @@ class Pair:
                 self._warn_of_last(names)
         else:
             names = chosen(self.weights, self._patterns(parameters), "parameters")
+            self.require_one_shape(names)
         if not self.moved & {*names}:
             if elsewhere := [name for name in self.weights if name in self.moved]:
                 raise ModelError(

@@ -13,9 +13,19 @@ from torch import Tensor, nn
 
 from ..grafting.apply import Writes, take_at, write
 from ..support.errors import ModelError, one_line
+from .comparing import copied
+from .targets import Changes, writes_in
 
 # model -> the values beneath each swap that it is in, the latest last
 SWAPS: WeakKeyDictionary[nn.Module, list[Writes]] = WeakKeyDictionary()
+
+
+def copied_with(model: nn.Module, changes: Changes) -> nn.Module:
+    """A copy of a module with these changes; raises ModelError if the module itself couldn't take them, as a copy may by having memory apart."""
+    writes_in(model, changes)
+    made = copied(model)
+    write(writes_in(made, changes))
+    return made
 
 
 def read(writes: Writes) -> Writes:

@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..modules.heads import as_options
 from ..support.errors import StorageError
 from ..support.words import as_markdown, percent, words
 from ..support.writing import replacing
@@ -80,7 +81,7 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
         held=held,
         front=_front(patch, form),
         # as Python: settings of the config that differ from those of the base model
-        settings=repr(use.options),
+        settings=repr(as_options(use.config)),
         patch=PATCH,
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
