@@ -25,7 +25,5 @@ def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     with replacing(paths.finetuned(task, seed)) as folder:
         write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
         save_model(best.model.model, best.model.tokenizer, folder)
-    measure = "exact match" if params.model.mode == "generative" else "accuracy"
-    print(
-        f"finetune {task}-{seed}: dev {measure} {best.record['dev_accuracy']:.3f}, {best.record.get('chosen') or best.record['checkpoint']}"
-    )
+    place = best.record.get("chosen") or best.record["checkpoint"]
+    print(f"finetune {task}-{seed}: dev accuracy {best.record['dev_accuracy']:.3f}, {place}")

@@ -2,7 +2,6 @@
 
 Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own test set and `ood` about other test sets.
 `reliability` (bins of confidence from 0) and `confidence` (bars between low and high) are of the own test set, all seeds together.
-Of completions the score is their exact match, and agreement, ECE, bins and bars are of tokens.
 """
 
 from collections.abc import Sequence
@@ -54,11 +53,8 @@ CELL = ["task", "seed"]
 # columns in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
 CALIBRATED = ["ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
-# of completions, beside these
-TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 # of the pretrained and the fine-tuned model alone
 ON_TRAIN = "train_accuracy"
-GENERATIVE = "generative"
 # of the loss on all training rows while a mask was learned
 SEARCH = ["loss_start", "loss_end"]
 MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
@@ -86,9 +82,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     referred = Records("", "reference", files("reference"), cells)
     require_files("dvc repro", referred, evaluated, calibrated, tested, masks)
     others = {task: params.ood.sets.get(task, []) for task in tasks}
-    more = TOKEN_MEASURES if params.model.mode == GENERATIVE else []
-    scored = _variants(evaluated, {task: [task] for task in tasks}, [*SCORED, *more])
-    scored += _variants(tested, others, [*SCORED, *more])
+    scored = _variants(evaluated, {task: [task] for task in tasks}, SCORED) + _variants(tested, others, SCORED)
     calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
     scores = pd.DataFrame(scored).merge(pd.DataFrame(calibration), on=KEYS, how="left")
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
@@ -96,14 +90,14 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
     own = scores[scores.test_set == scores.task].merge(_on_train(referred), on=[*CELL, "variant"], how="left")
     return {
-        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", ON_TRAIN, *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, "constant", ON_TRAIN]],
         "scores_drawn": _drawn(params),
-        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
+        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS]],
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(_points)),
         "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
-        "tasks": _tasks(tasks, params.model.mode),
+        "tasks": _tasks(tasks),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
     }
@@ -145,9 +139,9 @@ def _on_train(records: Records) -> pd.DataFrame:
 
 
 def _drawn(params: Params) -> pd.DataFrame:
-    """Scores of a run's only task on samples of its test rows; none of several tasks, nor of completions, whose rows are tokens."""
+    """Scores of a run's only task on samples of its test rows; none of several tasks."""
     task, *others = params.tasks
-    seeds = [] if others or params.model.mode == GENERATIVE else params.seeds
+    seeds = [] if others else params.seeds
     rows = [
         {"task": task, "seed": seed, **row}
         for seed in seeds
@@ -187,13 +181,13 @@ def pooled_bars(rows: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(share=bars["count"] / bars.groupby(["task", "variant"])["count"].transform("sum"))
 
 
-def _tasks(names: list[str], mode: str) -> pd.DataFrame:
-    """What the score of each task is, of completions the exact match whatever that of its labels is, and what its rows are."""
+def _tasks(names: list[str]) -> pd.DataFrame:
+    """What the score of each task is, and what its rows are."""
     specs = [read_task(name) for name in names]
     return pd.DataFrame({
         "task": names,
-        "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
-        "macro": [mode != GENERATIVE and spec.metric == "f1" and spec.positive is None for spec in specs],
+        "metric": [spec.metric for spec in specs],
+        "macro": [spec.metric == "f1" and spec.positive is None for spec in specs],
         "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
         "labels": [len(spec.labels) for spec in specs],
     })  # fmt: skip
@@ -228,7 +222,6 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return frames | {
         "scores": scores,
         "scores_drawn": drawn,
-        "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
         "ood": ood,
         "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
@@ -240,7 +233,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "paper": published,
         "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
-            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "fewest": fewest,
+            **_facts(run, frames, scores), "fewest": fewest,
             "size": " to ".join(dict.fromkeys(map(small_percent, (masks.share.min(), masks.share.max())))),
             "edge": f"{100 * sure.edge.iloc[0]:.3g}",
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
@@ -258,9 +251,7 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     cell = [*CELL, *({"draw"} & {*scores})]
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
-    scores = scores.assign(
-        gained=scores.score - best, **{name: scores.get(name) for name in (ON_TRAIN, *TOKEN_MEASURES)}
-    )
+    scores = scores.assign(gained=scores.score - best, **{ON_TRAIN: scores.get(ON_TRAIN)})
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 
@@ -313,7 +304,7 @@ def sizes_of(masks: pd.DataFrame) -> pd.DataFrame:
 def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.DataFrame:
     """The paper's values, those to compare with marked: of as many shots where it has them, of its causal model for another."""
     place, wanted = TABLES.get(run["mode"], TABLE_2), run.k if run.k in {*paper.shots} else USUAL_SHOTS
-    compared = (paper.place == place) & (paper.shots == wanted) & (run["mode"] != GENERATIVE)
+    compared = (paper.place == place) & (paper.shots == wanted)
     paper = paper.merge(named, on="task", how="left")
     pair = (paper.name + " → " + paper.test_set).where(paper.place == OUT_OF_DISTRIBUTION)
     return paper.assign(compared=compared.to_numpy(), pair=pair, short=paper.variant.map(SHORT))
@@ -336,19 +327,6 @@ def _source(rows: pd.DataFrame) -> str:
     return ""
 
 
-def _wording(generative: bool) -> dict[str, str]:
-    """The words for scores and predictions."""
-    meaning = "the share of test rows for which greedy decoding writes the whole completion and its end token"
-    return {
-        "score_title": "Exact match" if generative else "Test score",
-        "ood_title": "exact match" if generative else "score",
-        "of_tokens": " of next-token probabilities" if generative else "",
-        "exact_match": f"exact match: {meaning}" if generative else "",
-        "predictions": "predicted tokens" if generative else "predictions",
-        "unit": "tokens" if generative else "inputs",
-    }
-
-
 def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame) -> dict[str, str]:
     """Values that notes and claims name; empty where there is nothing to say."""
     masks, tasks = frames["masks"], frames["tasks"]
@@ -359,7 +337,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     heads = [*masks.head_parameters[masks.head_parameters > 0]][:1]
     return {
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
-        "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
+        "examples": f"{run.shots} example{'' if run.k == 1 else 's'} per class",
         "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
         "marks": ", ".join(marked) + "; accuracy for all others" if marked else "",
         "macro": ", ".join(macro),

@@ -87,7 +87,7 @@ def make_cell(make_once, pico_bert, pico_llama):
 
     @cache
     def make(mode: str, task: str = "toy") -> Cell:
-        source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
+        source = pico_llama if mode == "autoregressive" else pico_bert
         before = make_once(f"{mode}-pretrained", lambda folder: import_model(source, model_settings(mode), folder))
         cell = Cell(mode, TASKS[task], before, before.with_name(f"{mode}-{task}"), rows_of(TASKS[task]))
         make_once(cell.finetuned_folder.name, cell.finetune)

@@ -21,7 +21,7 @@ from stages.text.training import course, finetuning, training
 from stages.text.training.finetuning import at_point, finetune, trained_names
 from stages.text.training.training import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
-from tests.skill_grafting.test_training import batches, fresh
+from tests.text.test_training import batches, fresh
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")

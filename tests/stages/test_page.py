@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -145,21 +144,3 @@ def test_a_report_is_out_of_date_with_any_stage_before_it(monkeypatch, said, sta
     found = page._status()
     assert {name: found[name] for name in ("summary", "talos") if name in found} == states
 
-
-def test_pool_makes_one_report_of_the_tasks_of_several_runs(tmp_path, command, monkeypatch):
-    for name, tasks in (("one", ["movies", "products"]), ("two", ["tweets", "bbc"])):
-        shutil.copytree(ROOT / "plots", tmp_path / name, ignore=shutil.ignore_patterns("reports", "*.png", "*.svg"))
-        for file in (tmp_path / name).glob("*.csv"):
-            keep_tasks(file, file, tasks)
-    to, one, two, whole = tmp_path / "to", tmp_path / "one", tmp_path / "two", ROOT / "plots"
-    # figures of pooled runs are those of any report, so they are not drawn
-    monkeypatch.setattr(publish, "save_figures", lambda *_: None)
-    for words, told in ((["summary", one, two], "4 tasks, 1 seed"), (["talos", whole / "talos"], "| TaLoS |")):
-        assert command("stages.workflow.pool", *words, "--to", to)[2] == ""
-        assert told in (to / "report.md").read_text(), "and a pipeline without a frame of scores"
-    for words, refusal in (
-        (["summary", one, whole], "two of these have movies with seed 13"),
-        (["sumary", one], "unknown pipeline (did you mean 'summary'?)"),
-        (["summary", "tests"], "has no run.csv"),
-    ):
-        assert refusal in command("stages.workflow.pool", *words, "--to", to)[2]

@@ -371,9 +371,8 @@ MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     (own("prompt", prompt="It was {mask}."), None, "`name: value` pairs or null"),
     (prompt(field="causal_prompt"), None, "a prompt whose template ends with {mask}"),
     (own("relabel", prompt=PROMPT, relabel={"pos": "god"}), None, "'god' (did you mean 'good'?) is none"),
-    (own("labels", labels=["bad"]), None, "a list of at least 2, or null for rows of a prompt and a completion"),
-    (own("labels", labels=None), None, "model.mode=prompt needs labels; "),
-    (own("relabel", labels=None, relabel={"a": "b"}), None, "null, since rows of a prompt and a completion have no labels"),
+    (own("labels", labels=["bad"]), None, "a list of at least 2"),
+    (own("labels", labels=None), None, "a list"),
     (own("labels", labels=["bad", "bad"]), None, "labels that differ from each other"),
     (own("labels", labels=["bad ", "good"]), None, "none is empty or has a space around it"),
     (own("labels.1", labels=["bad", False]), None, "text (put it in quotes)"),
@@ -486,12 +485,6 @@ def test_tasks_that_are_not_there_are_left_out_in_one_line(changes, key, expecte
 )  # fmt: skip
 def test_other_settings_of_a_stage_that_is_off_do_not_matter(changes):
     assert checked(changed(changes))
-
-
-def test_a_model_that_completes_has_the_main_pipeline_alone():
-    [told] = problems_of({"model.mode": "generative"}, "talos")
-    assert told.startswith("model.mode: generative is for the main pipeline")
-    assert checked({"": changed({"model.mode": "generative"})[""]})
 
 
 # --- Commands ---------------------------------------------------------------------------------------------------

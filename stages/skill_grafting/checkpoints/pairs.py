@@ -67,7 +67,7 @@ def read_pair(
 ) -> Pair:
     """The pair of two checkpoints, folders or hub ids, which `localize` and `Patch.of` read one tensor at a time.
 
-    mode: how labels are read (standard, prompt, autoregressive, generative), by default as the tuned checkpoint was saved; revisions: a
+    mode: how labels are read (standard, prompt, autoregressive), by default as the tuned checkpoint was saved; revisions: a
     commit, tag or branch of each; heads: names of heads beside the usual ones.  Raises ModelError with every reason why the second can't
     be a fine-tuned version of the first.  If a class names its tensors otherwise in memory than in files (ViT), both are loaded.
     """

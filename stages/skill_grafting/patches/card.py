@@ -23,9 +23,8 @@ MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
 # by the library that loads it
 LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
-# measure -> column; tokens are those of completions
-MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
-MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
+# measure -> column
+MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain", "ece": "ECE"}
 
 Scores = dict[str, dict[str, Any]]
 

@@ -20,8 +20,8 @@ Group = Literal["layers", "embeddings", "pooler", "lm_head"]
 GROUPS = LAYERS, EMBEDDINGS, POOLER, LM_HEAD = get_args(Group)
 # the group of what is new with a task, which has no pretrained values
 HEAD = "head"
-Mode = Literal["standard", "prompt", "autoregressive", "generative"]
-Column = Literal["sentence1", "sentence2", "label", "prompt", "completion"]
+Mode = Literal["standard", "prompt", "autoregressive"]
+Column = Literal["sentence1", "sentence2", "label"]
 Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["constant", "linear"]
 # section -> its settings

@@ -11,7 +11,7 @@ from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.fisher import squared_gradients
 from stages.text.models.label_model import LabelModel
-from stages.text.models.predicting import loss_gradient, own_score, predictions_of
+from stages.text.models.predicting import accuracy_and_loss, loss_gradient, own_score
 from stages.text.tasks.runtime import numpy_generator, permuted
 
 
@@ -37,7 +37,7 @@ def objective_of(
         lambda n, *how: squared_gradients(model, drawn[:n], [*weights], *how),
         sets and (lambda: {name: own_score(model, examples) for name, examples in sets.items()}),
         len(train),
-        lambda: predictions_of(model, train)[1],
+        lambda: accuracy_and_loss(model, train)[1],
         model.model,
     )
 

@@ -39,7 +39,7 @@ class TrainingCell:
 
     def steps(self, settings: FinetuneParams) -> int:
         """Number of optimizer steps (see steps_for)."""
-        return steps_for(settings, len(self.task.labels) or 1, len(self.rows["train"]))
+        return steps_for(settings, len(self.task.labels), len(self.rows["train"]))
 
     def total_steps(self, settings: FinetuneParams) -> int:
         """Steps of the whole grid, for a progress bar."""

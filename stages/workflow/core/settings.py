@@ -76,10 +76,8 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
 
 
 def load_all(folder: Path = Path()) -> Values:
-    """Every section of every pipeline that model.mode allows."""
-    main = read_files([""], folder)
-    names = [""] if get_by_path(checked(main)[0], "model.mode") == "generative" else PIPELINES
-    return with_localizers(checked(read_files(names, folder), localizers=True)[0])
+    """Every section of every pipeline."""
+    return with_localizers(checked(read_files(PIPELINES, folder), localizers=True)[0])
 
 
 def with_localizers(values: Values, names: Iterable[str] = ()) -> Values:
@@ -189,8 +187,6 @@ def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[st
     for choice in getattr(module, "TASKS", ()):
         left_out += choice.fit(values)
     yield from module.problems(values)
-    if pipeline and values["model"].mode == "generative":
-        yield "model.mode: generative is for the main pipeline and `graft localize`; this pipeline needs logits of labels"
 
 
 def flat(values: object, key: str = "") -> dict[str, Any]:

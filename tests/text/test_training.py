@@ -85,14 +85,13 @@ def test_by_the_authors_rule_biases_and_norms_named_as_berts_do_not_decay(make_c
     assert {group["weight_decay"]: len(group["params"]) for group in groups} == {0.0: 1, 0.1: 2}
 
 
-@pytest.mark.parametrize("mode", ["prompt", "generative"])
-def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell, mode):
-    cell, found = make_cell(mode), []
+def test_the_full_batch_gradient_does_not_depend_on_how_it_is_cut_into_batches(make_cell):
+    cell, found = make_cell("prompt"), []
     for batch_tokens in (16, 64, 100_000):
         model = cell.load(batch_tokens=batch_tokens)
         weights = model.train_only({*cell.region.shapes})
         loss = float(loss_gradient(model, model.encode(cell.rows["train"])))
-        assert loss == pytest.approx(-dev_score(model, model.encode(cell.rows["train"]))[1], rel=1e-5), "the mean over rows, or tokens"
+        assert loss == pytest.approx(-dev_score(model, model.encode(cell.rows["train"]))[1], rel=1e-5), "the mean over rows"
         found.append((loss, torch.cat([weight.grad.reshape(-1) for weight in weights.values()])))
     assert all(loss == pytest.approx(found[0][0], rel=1e-5) for loss, _ in found)
     assert all(torch.allclose(gradient, found[0][1], rtol=1e-3, atol=1e-6) for _, gradient in found)

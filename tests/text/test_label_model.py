@@ -210,7 +210,7 @@ def test_what_drops_something_else_than_units_stays(tmp_path, config, kept):
     assert {asked[name] for name in asked if name in ("dropout", "hidden_dropout_prob")} == {0.37}, "control"
 
 
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive", "generative"])
+@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
 def test_weights_are_gone_with_the_last_who_holds_the_model(make_cell, mode):
     """A stage that takes one task after another would else hold the models of all: Python looks for cycles rarely."""
     cell = make_cell(mode)
