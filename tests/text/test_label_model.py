@@ -9,13 +9,14 @@ import transformers as hf
 from safetensors.torch import load_file
 
 from skill_grafting.models.loading import load_model
+from skill_grafting.models.probing import most_tokens
 from skill_grafting.support.errors import ModelError
 from stages.text.models.batching import Batch
 from stages.text.models.encoding import Example
 from stages.text.models.importing import import_model
 from stages.text.models.label_model import LabelModel, reset_to_pretrained
 from stages.text.models.predicting import dev_score, predict
-from stages.text.models.visibility import Reader, most_tokens
+from stages.text.models.visibility import Reader
 from tests.pico import (
     TOY,
     model_settings,
