@@ -389,7 +389,7 @@ MISTAKES = [
     ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
     ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
     ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
-    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'"),
+    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: Input should be 'dots', 'lines', 'paths' or 'heatmap'"),
     ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
     ("rows, value: score, lacks", "rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
 ]  # fmt: skip
