@@ -132,10 +132,6 @@ def test_localizers_which_are_loaded_by_their_names_are_part_of_the_library():
 
 
 @cache
-def calls(path: Path, *functions: str) -> list[ast.Call]:
-    """Where a module calls these functions."""
-    nodes = (node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call))
-    return [node for node in nodes if getattr(node.func, "id", "") in functions]
 
 
 # --- Settings and commands ---------------------------------------------------------------------------------------
@@ -144,10 +140,8 @@ def calls(path: Path, *functions: str) -> list[ast.Call]:
 def test_what_changes_no_result_is_a_param_of_no_stage():
     asked = {key for name in ALL for key in keys_of(ALL[name]) if key.partition(".")[0] == "runtime"}
     assert asked == {*RUNTIME}  # not the section as a whole
-    # what is read all the same, by no stage's script
-    unlisted = {"checkpoint_seconds", "gradient_checkpointing", "live", "resources"}
+    unlisted = {"gradient_checkpointing", "resources"}
     assert {f"runtime.{name}" for name in {*RuntimeParams.model_fields} - unlisted} == asked
-    assert [name for name in ALL if calls(script(name), "checkpoint_seconds")] == []
 
 
 def test_stages_that_ask_for_the_runtime_come_after_the_model():

@@ -299,8 +299,3 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
     for _ in range(2):  # what the first call leaves is not added to by the second
         torch.testing.assert_close(left_by(together), apart[0] + apart[1])
     assert apart[1].abs().sum() > 0  # the control
-    passed = [0, 0]
-    batches = [lambda over, task=task: passed.__setitem__(task, int(over)) or 0.0 for task in (0, 1)]
-    tasks = [replace(one, batch_gradients=lambda _, task=task: batches[task]) for task in (0, 1)]
-    summed_gradient(tasks, 8)(True)
-    assert passed == [1, 1], "resumed, a batch of each task is passed over"
