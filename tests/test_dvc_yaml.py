@@ -217,7 +217,7 @@ def test_what_runs_stages_and_checks_settings_loads_no_heavy_library():
     # each fork of a stage imports the runner anew
     assert loaded("stages.commands.profile", "stages.workflow.core.settings", "stages.workflow.run") == set()
     assert not loaded("stages.workflow.plan", "stages.workflow.repro") & {"torch", "transformers"}
-    assert loaded("stages, skill_grafting.metrics.predictions") >= {"numpy"}, "control"
+    assert loaded("stages, stages.text.scores.predictions") >= {"numpy"}, "control"
 
 
 # --- Inputs and outputs ------------------------------------------------------------------------------------------
