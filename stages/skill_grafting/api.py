@@ -28,6 +28,7 @@ from .localizers.localizer import (
 from .localizers.registry import Rank, as_localizer
 from .modules.comparing import copied
 from .modules.pairs import BaseOrPair, Pair, chosen
+from .modules.targets import require_plain
 from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 Loss = Callable[..., Tensor]
@@ -122,7 +123,8 @@ def fisher(
     expectation over the model's own labels (TaLoS).  The result has a tensor of the parameter's shape for each name that is chosen
     by `parameters` and requires gradients.  The model stays in the mode that it is in.
     """
-    known = named_weights(model)
+    for name, weight in (known := named_weights(model)).items():
+        require_plain(name, weight)
     require_takes(loss_per_example, "loss_per_example", "model", "example")
     _require_list(examples, "examples")
     with torch.inference_mode(False), torch.enable_grad():
