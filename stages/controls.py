@@ -4,7 +4,6 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 """
 
 from skill_grafting.grafting.readout import wise_ft
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json
 from stages.text.models.evaluation import Evaluation, Moved
 from stages.text.models.label_model import LabelModel
@@ -16,10 +15,11 @@ from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import cell_sets
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
-def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def predict_controls(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store the predictions of a cell's controls, and the values fitted on dev; returns a line for the log.
 
     The temperature comes from the logits that `reference` stored.
@@ -53,7 +53,7 @@ def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
     for task in params.tasks:
         print(predict_controls(task, seed, params, machine))

@@ -11,7 +11,6 @@ from skill_grafting.grafting.mask_reading import read_mask, require_model
 from skill_grafting.grafting.readout import wise_graft
 from skill_grafting.localizers.movement import order_within
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from stages.text.models.evaluation import Evaluation, Moved
 from stages.text.models.label_model import LabelModel
@@ -22,10 +21,11 @@ from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import cell_sets, read_cell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
-def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> Evaluation:
+def predict_grafts(task: str, seed: int, params: Settings, machine: Runtime) -> Evaluation:
     """Store what the grafts of a cell predict; gives the evaluation."""
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
     evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
@@ -37,7 +37,7 @@ def predict_grafts(task: str, seed: int, params: Params, machine: Runtime) -> Ev
     return evaluation
 
 
-def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+def grafts(moved: Moved, seed: int, params: Settings) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
     """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
 
     They come from a cell's stored masks; raises MaskError if those belong to another model.  The movement graft is of the
@@ -60,7 +60,7 @@ def grafts(moved: Moved, seed: int, params: Params) -> Iterator[tuple[str, dict[
 
 
 @stage
-def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, task: str, seed: int) -> None:
     """Store the logits of the grafts, and the scores of all models on the task's test set."""
     evaluation = predict_grafts(task, seed, params, machine)
     scores = classification_scores(read_cell(task, seed), read_task(task))[task]

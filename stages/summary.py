@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.grafting.mask_header import open_mask
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_json, require
 from skill_grafting.support.words import small_percent
 from stages.text.scores.scores import drawn_scores
@@ -29,6 +28,7 @@ from stages.text.scores.variants import (
 from stages.workflow.cells.scoring import read_cell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Records,
@@ -72,7 +72,7 @@ FEWEST_ROWS, SURE = 10, 0.9
 # --- From the records ----------------------------------------------------------------------------------------------
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the files of every (task, seed); raises DataError for one that is missing or incomplete."""
     tasks, cells = params.tasks, grid(task=params.tasks, seed=params.seeds)
     files = "metrics/{}/{{seed}}/{{task}}.json".format
@@ -138,7 +138,7 @@ def _on_train(records: Records) -> pd.DataFrame:
     return frame_of(rows, [*CELL, "variant", ON_TRAIN])
 
 
-def _drawn(params: Params) -> pd.DataFrame:
+def _drawn(params: Settings) -> pd.DataFrame:
     """Scores of a run's only task on samples of its test rows; none of several tasks."""
     task, *others = params.tasks
     seeds = [] if others else params.seeds
@@ -371,6 +371,6 @@ def _searched(masks: pd.DataFrame) -> str:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("summary", collect(params))

@@ -14,7 +14,7 @@ from skill_grafting.support.errors import ParamsError
 from stages.commands import profile
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
-from stages.workflow.core.settings import PIPELINES, flat, load_all
+from stages.workflow.core.settings import PIPELINES, flat, load_all, sections_of
 from stages.workflow.report.stats import estimate
 from tests.dvc_project import fenced
 from tests.settings_files import lay_out_settings
@@ -97,7 +97,7 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
 
 def test_every_setting_that_is_named_exists():
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
-    sections = {name: kind for one in PIPELINES.values() for name, kind in one.SECTIONS.items()}
+    sections = {name: kind for one in PIPELINES for name, kind in sections_of(one).items()}
     settings = {name for name in named if name.split(".")[0] in sections and not re.search(rf"\.({ENDINGS})$", name)}
     known = {f"{name}.{field}" for name, kind in sections.items() for field in getattr(kind, "model_fields", ())}
     known |= {*flat(load_all(ROOT))}
@@ -128,7 +128,7 @@ def is_there(path: str) -> bool:
 
 def test_every_path_that_is_named_exists_or_is_made():
     named = paths_named()
-    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/pool"} <= named
+    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/core/paths.py"} <= named
     assert [path for path in sorted(named) if not is_there(path)] == []
     assert not is_there("stages/skill_grafting/grafting/applied.py") and not is_there("plots/nothing.png")
 

@@ -48,9 +48,9 @@ from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.errors import MaskError
-from skill_grafting.support.fields import HEAD, Params, Section
+from skill_grafting.support.fields import HEAD, Section
 from skill_grafting.support.io import read_rows
-from stages.continual.settings import EwcParams, ReplayParams
+from stages.continual.settings import EwcParams, ReplayParams, Settings
 from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.fisher import squared_gradients
@@ -86,7 +86,7 @@ class TaskSequence:
     learned: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, order: list[str], seed: int, params: Params, machine: Runtime) -> "TaskSequence":
+    def open(cls, order: list[str], seed: int, params: Settings, machine: Runtime) -> "TaskSequence":
         """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
         specs = [read_task(task) for task in order]
         splits = ("train", "dev", "test")

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
 from stages.multitask.joint_model import save_joint
+from stages.multitask.settings import Settings
 from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.predicting import dev_score
@@ -110,7 +111,7 @@ def _train_point(
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
     if not params.multitask.tasks:
         return

@@ -17,8 +17,8 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
 from skill_grafting.localizers.localizer import LocalizerInput
-from skill_grafting.support.fields import Params
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
+from stages.multitask.settings import Settings
 from stages.text.models.objective import draws
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import variant_rows, write_record
@@ -43,7 +43,7 @@ class Source:
         return f"{self.kind}:{self.name}"
 
 
-def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
@@ -59,7 +59,7 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     return f"transfer {' '.join(axes)} {seed}: {len(sources)} regions and unions on {len(tasks)} tasks"
 
 
-def purified(cell: JointCell, start: Source, params: Params) -> Source:
+def purified(cell: JointCell, start: Source, params: Settings) -> Source:
     """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
 
     Raises TrainingError if the loss diverges.
@@ -73,7 +73,7 @@ def purified(cell: JointCell, start: Source, params: Params) -> Source:
     return Source(PURIFIED, start.name, start.members, mask)
 
 
-def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Params) -> None:
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Settings) -> None:
     """Store one column of the matrix: the scores of every source on this task."""
     evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
     with evaluation.progress(f"transfer to {task}"):
@@ -126,7 +126,7 @@ def summed_gradient(inputs: Sequence[LocalizerInput], batch_size: int) -> Callab
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
     if not params.multitask.tasks:
         return

@@ -16,10 +16,10 @@ from skill_grafting.localizers.localizer import Budget, LocalizerInput
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
+from stages.talos.settings import Settings
 from stages.text.models.objective import draws, objective_of
 from stages.text.scores.classification import accuracy
 from stages.text.scores.overlap import overlap
@@ -34,7 +34,7 @@ from stages.workflow.core.stage import stage
 LEAST, MOST, RANDOM = "least", "most", "random"
 
 
-def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
+def measure_sensitivity(seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
     tasks = params.talos.tasks
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
@@ -68,7 +68,7 @@ def input_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> Lo
     return objective.between(region, pretrained, pretrained, draws(*words))
 
 
-def masks(given: LocalizerInput, params: Params) -> dict[str, GraftMask]:
+def masks(given: LocalizerInput, params: Settings) -> dict[str, GraftMask]:
     """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
     region = given.region
     k = region.budget(params.sensitivity.pruned)
@@ -86,7 +86,7 @@ def zeroed(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def single_round(given: LocalizerInput, params: Params, task: str, seed: int) -> dict[str, float]:
+def single_round(given: LocalizerInput, params: Settings, task: str, seed: int) -> dict[str, float]:
     """Overlap of the talos mask with the one that a single round finds, and of two random ones of that size."""
     budget = Budget.of(given.region, params.talos.sparsity, "talos.sparsity")
 
@@ -105,7 +105,7 @@ def write_task(
     seed: int,
     logits: dict[str, np.ndarray],
     overlap: dict[str, float],
-    params: Params,
+    params: Settings,
 ) -> None:
     """Store the predictions of pruned models on a task's test rows, and the overlap of its masks."""
     labels = model.labels((task, "test"))
@@ -118,7 +118,7 @@ def write_task(
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Prune the least, the most and random ones; calibrate a mask in rounds and in a single one, and measure how much they overlap."""
     if not params.talos.tasks:
         return

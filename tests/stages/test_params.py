@@ -39,6 +39,7 @@ from stages.workflow.core.settings import (
     owner_of,
     params_file,
     read_files,
+    sections_of,
 )
 from tests.test_dvc_yaml import FILES, pipeline
 
@@ -91,9 +92,9 @@ RAW = settings_in(TEXTS)
 
 def test_the_files_have_every_section_in_the_place_of_its_pipeline():
     assert {name: {*parse_yaml(text, "")} for name, text in TEXTS.items()} == {
-        name: {*one.SECTIONS} for name, one in PIPELINES.items()
+        name: {*sections_of(name)} for name in PIPELINES
     }
-    every = [section for one in PIPELINES.values() for section in one.SECTIONS]
+    every = [section for name in PIPELINES for section in sections_of(name)]
     assert len({*every}) == len(every), "no section in two pipelines"
     learned = get_by_path(load_all(ROOT), "localizer.learned")
     assert learned == type(learned)(), "the paper's localizer stands there with the defaults of its class"
@@ -136,8 +137,10 @@ def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
     with pytest.raises(ValueError, match="frozen"):
         chosen.graft.sparsity = 0.5
     chosen = load_params("order.domain_first", "method.replay", "localizer.${graft.localizer}", folder=ROOT)
-    assert vars(chosen.order) == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
-    assert [*vars(chosen.localizer)] == ["learned"] and chosen.localizer.learned.steps == 20
+    assert chosen.order == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
+    assert [*chosen.localizer.model_extra] == ["learned"] and chosen.localizer.learned.steps == 20
+    with pytest.raises(AttributeError, match="no attribute 'graft'"):
+        _ = chosen.graft
 
 
 # --- Profiles ---------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
 
 def test_a_mask_of_fewer_parameters_than_were_asked_for_is_refused(make_cell):
     cell = study_cell(make_cell("prompt"))
-    params = SimpleNamespace(talos=SimpleNamespace(sparsity=0.5), localizer=localizer_settings("bias"))
+    params = SimpleNamespace(talos=SimpleNamespace(sparsity=0.5), localizer=SimpleNamespace(bias=localizer_settings("bias")))
     with pytest.raises(MaskError, match=r"bias selects .* lower it, or leave bias out"):
         choose_mask("bias", cell, params)
 

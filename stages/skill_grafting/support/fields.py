@@ -1,6 +1,5 @@
 """Types of settings, and what all sections of them are."""
 
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -26,10 +25,6 @@ Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["constant", "linear"]
 # section -> its settings
 Values = dict[str, Any]
-
-
-class Params(SimpleNamespace):
-    """The settings that a stage asked for: whole sections, or sections with single settings."""
 
 
 class Section(BaseModel):

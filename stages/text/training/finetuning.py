@@ -1,7 +1,7 @@
 """Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
 from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
-from stages.text.tasks.settings import AdamWParams, FinetuneParams, ModelParams
+from stages.text.tasks.settings import AdamWParams, FinetuneParams, ModelParams, WarmedUp
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.grid import Point, Trained, search
 from stages.text.training.training import Hooks, Training, TrainPlan, batches_of, train
@@ -152,9 +152,13 @@ def train_point(
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
-    """The plan of one point of the grid; all else that a plan has and the settings name is theirs."""
-    shared = {field.name: getattr(settings, field.name) for field in fields(TrainPlan) if hasattr(settings, field.name)}
-    return TrainPlan(**{**shared, "steps": steps, "learning_rate": learning_rate, "batch_size": batch_size})
+    """The plan of one point of the grid; all else is that of the settings."""
+    warmup = settings.warmup_steps if isinstance(settings, WarmedUp) else 0
+    return TrainPlan(
+        steps, learning_rate, batch_size, optimizer=settings.optimizer, schedule=settings.schedule,
+        momentum=settings.momentum, weight_decay=settings.weight_decay, decay=settings.decay, clip_norm=settings.clip_norm,
+        l1=settings.l1, eval_steps=settings.eval_steps, ties=settings.ties, warmup_steps=warmup,
+    )  # fmt: skip
 
 
 def settings_of(paradigm: str, finetune: FinetuneParams, adamw: AdamWParams) -> FinetuneParams:
