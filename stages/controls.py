@@ -5,7 +5,7 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 
 from skill_grafting.grafting.readout import wise_ft
 from skill_grafting.support.io import read_rows, write_json
-from stages.text.models.evaluation import Evaluation, Moved
+from stages.text.models.evaluation import Evaluation, MovedParameters
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
 from stages.text.scores.predictions import read_predictions, write_predictions
@@ -27,7 +27,7 @@ def predict_controls(task: str, seed: int, params: Settings, machine: Runtime) -
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
     evaluation = Evaluation(model, cell_sets(task, seed), variants=1)
     with evaluation.progress(f"controls {task}-{seed}"):
-        moved = Moved.of(model, paths.PRETRAINED)
+        moved = MovedParameters.of(model, paths.PRETRAINED)
         alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
         model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
         evaluation.predict(WISE_FT)
@@ -41,7 +41,7 @@ def predict_controls(task: str, seed: int, params: Settings, machine: Runtime) -
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 
-def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
+def best_alpha(moved: MovedParameters, dev_rows: list[dict], alphas: list[float]) -> float:
     """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
     dev = moved.model.encode(dev_rows)
 

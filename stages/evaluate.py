@@ -12,7 +12,7 @@ from skill_grafting.grafting.readout import wise_graft
 from skill_grafting.localizers.movement import order_within
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.support.io import write_json
-from stages.text.models.evaluation import Evaluation, Moved
+from stages.text.models.evaluation import Evaluation, MovedParameters
 from stages.text.models.label_model import LabelModel
 from stages.text.scores.predictions import write_predictions
 from stages.text.scores.scores import classification_scores
@@ -30,14 +30,14 @@ def predict_grafts(task: str, seed: int, params: Settings, machine: Runtime) -> 
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
     evaluation = Evaluation(model, cell_sets(task, seed), variants=2)
     with evaluation.progress(f"evaluate {task}-{seed}"):
-        for variant, tensors, sets in grafts(Moved.of(model, paths.PRETRAINED), seed, params):
+        for variant, tensors, sets in grafts(MovedParameters.of(model, paths.PRETRAINED), seed, params):
             model.put(tensors)
             evaluation.predict(variant, sets)
     write_predictions(paths.logits("evaluate", task, seed), evaluation.predictions())
     return evaluation
 
 
-def grafts(moved: Moved, seed: int, params: Settings) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+def grafts(moved: MovedParameters, seed: int, params: Settings) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
     """Each grafted variant: its name, its region's tensors, and the sets that it is for if not for all.
 
     They come from a cell's stored masks; raises MaskError if those belong to another model.  The movement graft is of the

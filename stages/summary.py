@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.grafting.mask_header import open_mask
+from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json, require
-from skill_grafting.support.words import small_percent
 from stages.text.scores.scores import drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,

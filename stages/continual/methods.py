@@ -60,9 +60,8 @@ from stages.text.models.shared import SharedModel
 from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, permuted, seeded_torch
 from stages.text.tasks.settings import FinetuneParams, ModelParams
-from stages.text.training.course import Part
 from stages.text.training.finetuning import plan_for, steps_for, trained_names
-from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, Part, TrainPlan, train
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, chosen_point, stored_bytes
 from stages.workflow.core import paths

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from skill_grafting.support.words import small_percent, words
+from skill_grafting.support.formatting import display_name, small_percent
 from stages.merge.settings import MERGED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core.stage import stage
@@ -107,9 +107,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def _label(method: str, kind: str | None) -> str:
     """The displayed name of a method, with what it merges."""
     if localized := read_localized(method):
-        name = "Localize-and-Stitch" if localized[0] == "stitch" else words(localized[0])
+        name = "Localize-and-Stitch" if localized[0] == "stitch" else display_name(localized[0])
         return f"stitched {name} masks of {small_percent(localized[1])}"
-    return SINGLES.get(method) or words(method) + (" of whole models" if kind == FINETUNED else "")
+    return SINGLES.get(method) or display_name(method) + (" of whole models" if kind == FINETUNED else "")
 
 
 def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from stages.text.tasks.settings import FinetuneParams, ModelParams
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Batches, Hooks, Training, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, Training, TrainPlan, train
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pandas as pd
 
-from skill_grafting.support.words import percent, small_percent, words
+from skill_grafting.support.formatting import display_name, percent, small_percent
 from stages.multitask.settings import Settings
 from stages.text.scores.classification import accuracy
 from stages.text.scores.gain import gained, relative_gain
@@ -135,7 +135,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [*rows[MATRIX].itertuples(index=False)]
     return rows.assign(
         matrix=[
-            f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
+            f"{display_name(paradigm)}, {display_name(localizer)}, {small_percent(sparsity)}"
             for paradigm, localizer, sparsity in keys
         ],
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],

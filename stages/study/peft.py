@@ -27,7 +27,7 @@ from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
 from stages.text.training.finetuning import TrainingCell
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, TrainPlan, batches_of, train
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
 from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths

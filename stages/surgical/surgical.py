@@ -8,7 +8,7 @@ import pandas as pd
 
 from skill_grafting.grafting.composition import composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.support.words import percent
+from skill_grafting.support.formatting import percent
 from stages.surgical.rankings import (  # fmt: skip
     CELL,
     LAYER,

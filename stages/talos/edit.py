@@ -38,7 +38,7 @@ from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
 from stages.text.tasks.settings import FinetuneParams
 from stages.text.training.finetuning import matched_steps
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, TrainPlan, batches_of, train
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_task

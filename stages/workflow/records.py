@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from skill_grafting.support.errors import DataError
+from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json
-from skill_grafting.support.words import small_percent
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.tasks import registry

@@ -19,9 +19,9 @@ from skill_grafting.support.errors import GraftError, MaskError, ModelError
 from skill_grafting.support.fields import HEAD
 from stages.text.models.batching import shuffled
 from stages.text.models.structure import groups_of
-from stages.text.training import course, finetuning, training
+from stages.text.training import finetuning, trainer
 from stages.text.training.finetuning import at_point, finetune, trained_names
-from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
 from tests.text.test_training import batches, fresh
 
@@ -115,8 +115,8 @@ def test_selecting_the_whole_region_is_dense_training_bit_for_bit(make_cell, pla
 
 @pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
 def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
-    cell, kept, make = make_cell("prompt"), [], course._optimizer
-    monkeypatch.setattr(course, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
+    cell, kept, make = make_cell("prompt"), [], trainer._optimizer
+    monkeypatch.setattr(trainer, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
     run(cell, replace(plan, steps=2), some(cell.region, 37))
     states = kept[0][0].state.values()
     vectors = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
@@ -191,7 +191,7 @@ def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, train, 
 def test_retraining_starts_where_finetuning_started_new_head_included(make_cell, monkeypatch):
     starts = []
 
-    def watched(batches: Batches, *more: object) -> training.Training:
+    def watched(batches: Batches, *more: object) -> trainer.Training:
         first = next(batches)
         starts.append(values_of(first[0][0]))
         return train(chain([first], batches), *more)

@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 from scipy.stats import t, ttest_1samp
 
 from skill_grafting.support.errors import DataError
+from skill_grafting.support.formatting import percent
 from skill_grafting.support.io import write_json
-from skill_grafting.support.words import percent
 from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, judge

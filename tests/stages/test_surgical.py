@@ -44,7 +44,7 @@ from stages.text.scores.variants import FINETUNED
 from stages.text.tasks.runtime import derive_seed, numpy_generator, permuted
 from stages.text.tasks.settings import WarmedUp
 from stages.text.training.finetuning import TrainingCell, finetune, train_again
-from stages.text.training.training import TrainPlan
+from stages.text.training.trainer import TrainPlan
 from stages.workflow.core import paths
 from tests.pico import (
     TOY,

@@ -35,7 +35,7 @@ from stages.text.models.fisher import MODES, drawn_labels, squared_gradients
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
 from stages.text.tasks.runtime import numpy_generator, seeded_torch
-from stages.text.training.training import TrainPlan
+from stages.text.training.trainer import TrainPlan
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths

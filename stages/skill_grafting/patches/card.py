@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..modules.heads import as_options
 from ..support.errors import StorageError
-from ..support.words import as_markdown, percent, words
+from ..support.formatting import as_markdown, display_name, percent
 from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
@@ -99,7 +99,7 @@ def score_table(scores: Scores, corner: str) -> list[list[str]]:
     """Models by their measures on the same test rows, in %, below a header with this first cell; nothing without scores."""
     measures = [name for name in MEASURES if any(name in row for row in scores.values())]
     rows = [
-        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
+        [display_name(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
         for variant, row in scores.items()
     ]
     return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []

@@ -22,9 +22,9 @@ from ..grafting.region import Region, Tensors
 from ..modules.heads import brought_along, names_of_labels
 from ..support.errors import MaskError, ParamsError, plain_problem
 from ..support.fields import Section
+from ..support.formatting import small_percent
 from ..support.io import require_permission
 from ..support.prompts import Prompt
-from ..support.words import small_percent
 
 PATCH = "patch.safetensors"
 VERSION = 4

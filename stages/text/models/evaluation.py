@@ -60,7 +60,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedParameters:
     """Everything that fine-tuning moved and that has pretrained values: both sets of them, and the live model."""
 
     model: LabelModel
@@ -68,7 +68,7 @@ class Moved:
     finetuned: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: LabelModel, pretrained_folder: Path) -> "Moved":
+    def of(cls, model: LabelModel, pretrained_folder: Path) -> "MovedParameters":
         """Take a fine-tuned model, which is reset to its pretrained values, but for a new head."""
         anatomy = read_anatomy(pretrained_folder)
         names, parameters = model.pretrained_names(anatomy), model.parameters()

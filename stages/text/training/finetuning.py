@@ -16,7 +16,7 @@ from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
 from stages.text.tasks.settings import AdamWParams, FinetuneParams, ModelParams, WarmedUp
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, Training, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, Training, TrainPlan, batches_of, train
 
 # ways to fine-tune (paper, section 3.2); adamw_l1 has an l1 norm in its loss
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"

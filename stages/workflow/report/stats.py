@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skill_grafting.support.words import percent
+from skill_grafting.support.formatting import percent
 from stages.workflow.report.formats import counts, points, written
 
 CONFIDENCE = 0.95
