@@ -58,6 +58,18 @@ def make_once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def published(make_once):
+    """The results of the last commit, in a folder of their own with this code."""
+    from tests.committed import ROOT, committed
+
+    def make(folder: Path) -> None:
+        committed(folder, "docs", "masks", "metrics", "plots")
+        (folder / "stages").symlink_to(ROOT / "stages")
+
+    return make_once("published", make)
+
+
+@pytest.fixture(scope="session")
 def pico_bert(make_once):
     from tests.pico import save_bert
 

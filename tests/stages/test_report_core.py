@@ -77,7 +77,7 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
 STRANGE = ["2019", "007", "1e5", "null", "nan", "NA", "None", "true", "inf"]
 
 
-def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some():
+def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some(published):
     about = pd.DataFrame({**dict.fromkeys(NAMES, STRANGE), "score": [0.5, None, *range(7)]})
     run = pd.DataFrame({"model": ["007"], "shots": [64]})
     for name, frame in {"rows": about, "run": run}.items():
@@ -90,7 +90,7 @@ def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some():
     values = load_all(ROOT)
     chosen = {*values["tasks"], *vars(values["localizer"]), *values["order"], *values["multitask"].groups}
     literal = {"kind", "part", "kept"}  # which mask was kept, and kinds of tensors
-    for file in [*(ROOT / "plots").glob("*.csv"), *(ROOT / "plots").glob("[!r]*/*.csv")]:
+    for file in [*(published / "plots").glob("*.csv"), *(published / "plots").glob("[!r]*/*.csv")]:
         columns = pd.read_csv(file, dtype=str)
         assert {name for name in columns if chosen & {*columns[name]}} <= {*NAMES} | literal, file
 
