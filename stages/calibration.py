@@ -1,16 +1,16 @@
 """calibration: calibration error of all models of one seed."""
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_json, require, write_json
 from stages.text.scores.scores import calibration_scores
 from stages.text.scores.temperature import frontier
 from stages.workflow.cells.scoring import read_cell
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, seed: int) -> None:
+def main(params: Settings, seed: int) -> None:
     """Derive ECE, reliability, confidence histograms and the frontier of every task from the stored predictions."""
     settings = params.calibration
     for task in params.tasks:

@@ -4,49 +4,44 @@ Kept apart from `evaluate` because no mask and no sparsity changes it, and from 
 """
 
 from skill_grafting.grafting.readout import wise_ft
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json
-from stages.text.models.evaluation import Evaluation, Moved
+from stages.text.models.evaluation import Evaluation, MovedParameters
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
-from stages.text.scores.predictions import dev_set, read_predictions, write_predictions
+from stages.text.scores.predictions import read_predictions, write_predictions
 from stages.text.scores.temperature import temperature, tempered
-from stages.text.scores.variants import FINETUNED, TEMPERED, WISE_FT
+from stages.text.scores.variants import FINETUNED, WISE_FT
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import cell_sets
-from stages.workflow.cells.stored import read_task, read_test_sets
+from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
-def predict_controls(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def predict_controls(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store the predictions of a cell's controls, and the values fitted on dev; returns a line for the log.
 
-    The temperature comes from the logits that `reference` stored.  Of completions there are none, so that it is fitted to the
-    live model.
+    The temperature comes from the logits that `reference` stored.
     """
     model = LabelModel.load(paths.finetuned(task, seed), read_task(task), params.model, machine)
-    evaluation, generative = Evaluation(model, cell_sets(task, seed), variants=1), model.mode == "generative"
+    evaluation = Evaluation(model, cell_sets(task, seed), variants=1)
     with evaluation.progress(f"controls {task}-{seed}"):
-        if generative:
-            degrees = evaluation.predict_tempered(TEMPERED, dev_set(task), read_test_sets(task, seed))
-        moved = Moved.of(model, paths.PRETRAINED)
+        moved = MovedParameters.of(model, paths.PRETRAINED)
         alpha = best_alpha(moved, read_rows(paths.sample(task, seed, "dev")), params.calibration.wise_alphas)
         model.put(wise_ft(moved.pretrained, moved.finetuned, alpha))
         evaluation.predict(WISE_FT)
-    predictions = evaluation.predictions()
-    if not generative:
-        reference = paths.logits("reference", task, seed)
-        dev = read_predictions(reference, dev=True)
-        degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
-        for name, logits in tempered(read_predictions(reference), degrees).logits.items():
-            predictions.logits[name].update(logits)
+    predictions, reference = evaluation.predictions(), paths.logits("reference", task, seed)
+    dev = read_predictions(reference, dev=True)
+    degrees = temperature(dev.logits[task][FINETUNED], dev.labels[task])
+    for name, logits in tempered(read_predictions(reference), degrees).logits.items():
+        predictions.logits[name].update(logits)
     write_predictions(paths.logits("controls", task, seed), predictions)
     write_json(paths.record("controls", task, seed), {"temperature": degrees, "wise_alpha": alpha})
     return f"controls {task}-{seed}: {evaluation.describe()}"
 
 
-def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float:
+def best_alpha(moved: MovedParameters, dev_rows: list[dict], alphas: list[float]) -> float:
     """The weight of the fine-tuned model with the best dev score, the first of equals (predicting.dev_score)."""
     dev = moved.model.encode(dev_rows)
 
@@ -58,7 +53,7 @@ def best_alpha(moved: Moved, dev_rows: list[dict], alphas: list[float]) -> float
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Fit the controls of every task; store their logits and fitted values."""
     for task in params.tasks:
         print(predict_controls(task, seed, params, machine))

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from skill_grafting.support.errors import DataError, printable
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json, write_rows
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
@@ -29,6 +28,7 @@ from stages.text.tasks.rows import Row
 from stages.text.tasks.settings import DataParams, OodParams
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 # file of the texts that test sets of others share with the training data of a task
@@ -116,7 +116,7 @@ def load_raw(
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Fetch every data set that the tasks in params.yaml need."""
     specs, _ = resolve_tasks(params.task)
     names, texts, problems = needed_sets(params.tasks, params.ood.sets), {}, {}

@@ -1,6 +1,5 @@
 """finetune: the pretrained model fine-tuned on the k-shot data of one (task, seed), here or elsewhere."""
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
@@ -10,11 +9,12 @@ from stages.text.training.finetuning import finetune
 from stages.text.training.taking_over import take_over
 from stages.workflow.cells.training import open_training
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, task: str, seed: int) -> None:
     """Fine-tune, choosing the grid point on dev, or use a checkpoint from elsewhere; save an ordinary model folder."""
     cell = open_training(task, seed, params.model, machine)
     if params.finetune.source == "train":
@@ -25,7 +25,5 @@ def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
     with replacing(paths.finetuned(task, seed)) as folder:
         write_json(folder / "training.json", {"task": task, "seed": seed, **best.record})
         save_model(best.model.model, best.model.tokenizer, folder)
-    measure = "exact match" if params.model.mode == "generative" else "accuracy"
-    print(
-        f"finetune {task}-{seed}: dev {measure} {best.record['dev_accuracy']:.3f}, {best.record.get('chosen') or best.record['checkpoint']}"
-    )
+    place = best.record.get("chosen") or best.record["checkpoint"]
+    print(f"finetune {task}-{seed}: dev accuracy {best.record['dev_accuracy']:.3f}, {place}")

@@ -1,15 +1,15 @@
 """mask: the mask of one (task, seed)."""
 
 from skill_grafting.grafting.mask import StoredMask, write_mask
-from skill_grafting.support.fields import Params
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, machine: Runtime, task: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, task: str, seed: int) -> None:
     """Find the mask by graft.localizer, and store it with its values."""
     name = params.graft.localizer
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)

@@ -3,16 +3,16 @@
 import tempfile
 from pathlib import Path
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.writing import replacing
 from stages.text.models.importing import import_model
 from stages.text.sources.model_folders import obtain
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Fetch the pretrained model and write it as an ordinary folder."""
     model = params.model
     with tempfile.TemporaryDirectory() as downloads, replacing(paths.PRETRAINED) as folder:

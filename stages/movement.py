@@ -3,17 +3,18 @@
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.localizers.localizer import Budget
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.registry import Budget
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, task: str, seed: int) -> None:
+def main(params: Settings, task: str, seed: int) -> None:
     """Store the mask of graft.sparsity by movement: where a mask is learned from, and what its graft is compared with."""
     anatomy = read_anatomy(paths.PRETRAINED)
     region, heads = anatomy.region(params.graft.region), anatomy.names([HEAD])

@@ -1,16 +1,16 @@
 """ood: scores of one seed's models on the test sets of other tasks."""
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from stages.text.scores.scores import classification_scores
 from stages.workflow.cells.scoring import read_cell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, seed: int) -> None:
+def main(params: Settings, seed: int) -> None:
     """Derive out-of-distribution scores of every task from the stored predictions."""
     for task in params.tasks:
         scores = classification_scores(read_cell(task, seed), read_task(task))

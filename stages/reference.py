@@ -4,7 +4,6 @@ Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
 
 from skill_grafting.models.anatomy import read_anatomy
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.label_model import LabelModel, reset_to_pretrained
@@ -16,6 +15,7 @@ from stages.text.tasks.settings import ModelParams
 from stages.workflow.cells.scoring import cell_sets, train_set
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
@@ -37,7 +37,7 @@ def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runt
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Store the logits of both models on every task's test set and its out-of-distribution sets."""
     for task in params.tasks:
         print(predict_reference(task, seed, params.model, machine))

@@ -1,16 +1,16 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, require, write_rows
 from skill_grafting.support.writing import replacing
 from stages.text.tasks.sampling import draw_sample
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 
 
 @stage
-def main(params: Params, task: str, seed: int) -> None:
+def main(params: Settings, task: str, seed: int) -> None:
     """Draw train, dev and test of a task for a seed."""
     rows = read_rows(require(paths.table(task), "fetch"))
     sample = draw_sample(rows, read_task(task).labels, task, seed, params.data)

@@ -2,7 +2,6 @@
 
 Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own test set and `ood` about other test sets.
 `reliability` (bins of confidence from 0) and `confidence` (bars between low and high) are of the own test set, all seeds together.
-Of completions the score is their exact match, and agreement, ECE, bins and bars are of tokens.
 """
 
 from collections.abc import Sequence
@@ -13,9 +12,8 @@ import pandas as pd
 
 from skill_grafting.calibration import calibration_floor
 from skill_grafting.grafting.mask_header import open_mask
-from skill_grafting.support.fields import Params
+from skill_grafting.support.formatting import percent, small_percent
 from skill_grafting.support.io import read_json, require
-from skill_grafting.support.words import percent, small_percent
 from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
@@ -31,6 +29,7 @@ from stages.text.scores.variants import (
 from stages.workflow.cells.scoring import read_cell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
+from stages.workflow.core.sections import Settings
 from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Records,
@@ -55,13 +54,10 @@ CELL = ["task", "seed"]
 # columns in the files of evaluate and ood, and in those of calibration
 SCORED = ["n", "score", "accuracy", "f1", "agreement", "retained", "constant"]
 CALIBRATED = ["ece", "bin_count", "bin_confidence", "bin_accuracy", "histogram"]
-# of completions, beside these
-TOKEN_MEASURES = ["tokens", "token_accuracy", "perplexity"]
 # of the own test set: the calibration error that a perfectly calibrated model would measure, and the log loss, in nats
 FLOOR, LOSS = "floor", "loss"
 # of the pretrained and the fine-tuned model alone
 ON_TRAIN = "train_accuracy"
-GENERATIVE = "generative"
 # of the loss on all training rows while a mask was learned
 SEARCH = ["loss_start", "loss_end"]
 MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
@@ -81,7 +77,7 @@ FEWEST_ROWS, SURE = 10, 0.9
 # --- From the records ----------------------------------------------------------------------------------------------
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the files of every (task, seed); raises DataError for one that is missing or incomplete."""
     tasks, cells = params.tasks, grid(task=params.tasks, seed=params.seeds)
     files = "metrics/{}/{{seed}}/{{task}}.json".format
@@ -91,9 +87,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     referred = Records("", "reference", files("reference"), cells)
     require_files("dvc repro", referred, evaluated, calibrated, tested, masks)
     others = {task: params.ood.sets.get(task, []) for task in tasks}
-    more = TOKEN_MEASURES if params.model.mode == GENERATIVE else []
-    scored = _variants(evaluated, {task: [task] for task in tasks}, [*SCORED, *more])
-    scored += _variants(tested, others, [*SCORED, *more])
+    scored = _variants(evaluated, {task: [task] for task in tasks}, SCORED) + _variants(tested, others, SCORED)
     calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
     scores = pd.DataFrame(scored).merge(pd.DataFrame(calibration), on=KEYS, how="left")
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
@@ -103,14 +97,14 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     own = own.merge(_losses(cells), on=[*CELL, "variant"])
     own[FLOOR] = [calibration_floor(*bins) for bins in zip(own.bin_count, own.bin_confidence, strict=True)]
     return {
-        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, FLOOR, LOSS, "constant", ON_TRAIN, *more]],
+        "scores": own[[*CELL, "variant", "n", *SCORE_COLUMNS, FLOOR, LOSS, "constant", ON_TRAIN]],
         "scores_drawn": _drawn(params),
-        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS, *more]],
+        "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS]],
         "reliability": _bins(own),
         "confidence": _bars(own),
         "frontier": pd.DataFrame(calibrated.rows(_points)),
         "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
-        "tasks": _tasks(tasks, params.model.mode),
+        "tasks": _tasks(tasks),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
         "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
     }
@@ -162,10 +156,10 @@ def _losses(cells: Sequence[Row]) -> pd.DataFrame:
     return frame_of(rows, [*CELL, "variant", LOSS])
 
 
-def _drawn(params: Params) -> pd.DataFrame:
-    """Scores of a run's only task on samples of its test rows; none of several tasks, nor of completions, whose rows are tokens."""
+def _drawn(params: Settings) -> pd.DataFrame:
+    """Scores of a run's only task on samples of its test rows; none of several tasks."""
     task, *others = params.tasks
-    seeds = [] if others or params.model.mode == GENERATIVE else params.seeds
+    seeds = [] if others else params.seeds
     rows = [
         {"task": task, "seed": seed, **row}
         for seed in seeds
@@ -205,13 +199,13 @@ def pooled_bars(rows: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(share=bars["count"] / bars.groupby(["task", "variant"])["count"].transform("sum"))
 
 
-def _tasks(names: list[str], mode: str) -> pd.DataFrame:
-    """What the score of each task is, of completions the exact match whatever that of its labels is, and what its rows are."""
+def _tasks(names: list[str]) -> pd.DataFrame:
+    """What the score of each task is, and what its rows are."""
     specs = [read_task(name) for name in names]
     return pd.DataFrame({
         "task": names,
-        "metric": ["exact match" if mode == GENERATIVE else spec.metric for spec in specs],
-        "macro": [mode != GENERATIVE and spec.metric == "f1" and spec.positive is None for spec in specs],
+        "metric": [spec.metric for spec in specs],
+        "macro": [spec.metric == "f1" and spec.positive is None for spec in specs],
         "sentences": ["two sentences" if spec.is_pair else "one sentence" for spec in specs],
         "labels": [len(spec.labels) for spec in specs],
     })  # fmt: skip
@@ -246,7 +240,6 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return frames | {
         "scores": scores,
         "scores_drawn": drawn,
-        "tokens": scores if run["mode"] == GENERATIVE else scores.iloc[:0],
         "ood": ood,
         "reliability": bins[bins["count"] >= fewest].merge(named, on="task"),
         "overconfidence": overconfidence(bins),
@@ -258,7 +251,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "paper": published,
         "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
-            **_wording(run["mode"] == GENERATIVE), **_facts(run, frames, scores), "fewest": fewest,
+            **_facts(run, frames, scores), "fewest": fewest,
             "size": " to ".join(dict.fromkeys(map(small_percent, (masks.share.min(), masks.share.max())))),
             "edge": next((f"{100 * edge:.3g}" for edge in sure.edge), ""),
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
@@ -276,9 +269,8 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> p
     cell = [*CELL, *({"draw"} & {*scores})]
     scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
     best = scores[["baseline", "constant"]].max(axis=1)
-    scores = scores.assign(
-        gained=scores.score - best, **{name: scores.get(name) for name in (FLOOR, LOSS, ON_TRAIN, *TOKEN_MEASURES)}
-    )
+    measured = {name: scores.get(name) for name in (FLOOR, LOSS, ON_TRAIN)}
+    scores = scores.assign(gained=scores.score - best, **measured)
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 
@@ -331,7 +323,7 @@ def sizes_of(masks: pd.DataFrame) -> pd.DataFrame:
 def _published(paper: pd.DataFrame, named: pd.DataFrame, run: pd.Series) -> pd.DataFrame:
     """The paper's values, those to compare with marked: of as many shots where it has them, of its causal model for another."""
     place, wanted = TABLES.get(run["mode"], TABLE_2), run.k if run.k in {*paper.shots} else USUAL_SHOTS
-    compared = (paper.place == place) & (paper.shots == wanted) & (run["mode"] != GENERATIVE)
+    compared = (paper.place == place) & (paper.shots == wanted)
     paper = paper.merge(named, on="task", how="left")
     pair = (paper.name + " → " + paper.test_set).where(paper.place == OUT_OF_DISTRIBUTION)
     return paper.assign(compared=compared.to_numpy(), pair=pair, short=paper.variant.map(SHORT))
@@ -354,19 +346,6 @@ def _source(rows: pd.DataFrame) -> str:
     return ""
 
 
-def _wording(generative: bool) -> dict[str, str]:
-    """The words for scores and predictions."""
-    meaning = "the share of test rows for which greedy decoding writes the whole completion and its end token"
-    return {
-        "score_title": "Exact match" if generative else "Test score",
-        "ood_title": "exact match" if generative else "score",
-        "of_tokens": " of next-token probabilities" if generative else "",
-        "exact_match": f"exact match: {meaning}" if generative else "",
-        "predictions": "predicted tokens" if generative else "predictions",
-        "unit": "tokens" if generative else "inputs",
-    }
-
-
 def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame) -> dict[str, str]:
     """Values that notes and claims name; empty where there is nothing to say."""
     masks, tasks = frames["masks"], frames["tasks"]
@@ -377,7 +356,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
     heads = [*masks.head_parameters[masks.head_parameters > 0]][:1]
     return {
         "cells": counts(task=len(tasks), seed=scores.seed.nunique()),
-        "examples": f"{run.shots} example{'' if run.k == 1 else 's'} {'per class' if tasks.labels.any() else 'in all'}",
+        "examples": f"{run.shots} example{'' if run.k == 1 else 's'} per class",
         "test_rows": f"{rows.iloc[0]:,} a task" if rows.nunique() == 1 else several,
         "marks": ", ".join(marked) + "; accuracy for all others" if marked else "",
         "macro": ", ".join(macro),
@@ -432,6 +411,6 @@ def _searched(masks: pd.DataFrame) -> str:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("summary", collect(params))

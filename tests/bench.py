@@ -27,7 +27,7 @@ from skill_grafting.localizers.registry import localizer_of
 from stages.text.models.fisher import squared_gradients
 from stages.text.models.label_model import LabelModel
 from stages.text.tasks.runtime import Runtime
-from stages.text.training.training import TrainPlan, train
+from stages.text.training.trainer import TrainPlan, train
 from tests.pico import TOY, word_tokenizer
 
 STEPS, BATCHES, BATCH, RATE, SPARSITY, DENSITY = 2, 3, 8, 1e-3, 1e-4, 0.2

@@ -58,6 +58,18 @@ def make_once(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def published(make_once):
+    """The results of the last commit, in a folder of their own with this code."""
+    from tests.committed import ROOT, committed
+
+    def make(folder: Path) -> None:
+        committed(folder, "docs", "masks", "metrics", "plots")
+        (folder / "stages").symlink_to(ROOT / "stages")
+
+    return make_once("published", make)
+
+
+@pytest.fixture(scope="session")
 def pico_bert(make_once):
     from tests.pico import save_bert
 
@@ -87,7 +99,7 @@ def make_cell(make_once, pico_bert, pico_llama):
 
     @cache
     def make(mode: str, task: str = "toy") -> Cell:
-        source = pico_llama if mode in ("autoregressive", "generative") else pico_bert
+        source = pico_llama if mode == "autoregressive" else pico_bert
         before = make_once(f"{mode}-pretrained", lambda folder: import_model(source, model_settings(mode), folder))
         cell = Cell(mode, TASKS[task], before, before.with_name(f"{mode}-{task}"), rows_of(TASKS[task]))
         make_once(cell.finetuned_folder.name, cell.finetune)

@@ -187,16 +187,16 @@ def make_original(folder: Path, settings: dict[str, Any] = TINY) -> Copy:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("DVC", "GIT", "PYTHON", "PYTEST"))}
     own = {"PYTHONPATH": str(folder / "hook"), "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
     original = Copy(folder / "original", kept | of_tests(folder) | own)
-    command = ["git", "ls-files", "-coz", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    names = [name for name in listed.split("\0") if (ROOT / name).is_file()]
-    kept_folders = [name for name in names if name.endswith("/.gitkeep")]
+    subprocess.run(["git", "init", "-q", "-b", "main", original.folder], check=True)
+    # asked of the copy's own repository, since the project may lie in none
+    command = ["git", f"--git-dir={original.folder / '.git'}", f"--work-tree={ROOT}", "ls-files", "-oz", "--exclude-standard"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip("\0").split("\0")
+    kept_folders = [str(file.relative_to(ROOT)) for file in ROOT.glob("m*/*/.gitkeep")]
     made = {name for name in names if name.startswith(("metrics/", "plots/")) or Path(name).name == "dvc.lock"}
     for name in {*names} - made | {*kept_folders}:
         (original.folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, original.folder / name)
     lay_out_settings(profile.profile_settings("bert_tiny"), settings, folder=original.folder)
-    original.run("git", "init", "-q", "-b", "main")
     original.run("git", "add", "-f", *kept_folders)  # in folders that git ignores otherwise
     original.commit()
     return original

@@ -24,7 +24,8 @@ from transformers import (
 
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.registry import NAMES, Localizer, kind_of, localizer_of
+from skill_grafting.localizers.localizer import Localizer
+from skill_grafting.localizers.registry import NAMES, kind_of, localizer_of
 from stages.text.models.label_model import LabelModel
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import FinetuneParams, ModelParams

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from skill_grafting.support.fields import Values
 from stages.commands import profile
-from stages.workflow.core.settings import PIPELINES, checked, load_all, owner_of, params_file, read_files
+from stages.workflow.core.settings import PIPELINES, checked, load_all, owner_of, params_file, read_files, sections_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,7 +30,7 @@ def lay_over(settings: dict[str, Any], folder: Path = Path()) -> None:
     for pipeline in {owner_of(section) for section in settings}:
         document = yaml.load(file := folder / params_file(pipeline))
         for section in (name for name in settings if owner_of(name) == pipeline):
-            for key, value in profile.flatten(section, settings[section], PIPELINES[pipeline].SECTIONS[section]).items():
+            for key, value in profile.flatten(section, settings[section], sections_of(pipeline)[section]).items():
                 *above, last = key.split(".")
                 reduce(getitem, above, document)[last] = value
         yaml.dump(document, file)

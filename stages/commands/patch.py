@@ -65,14 +65,13 @@ def as_patch(path: Path, stored: StoredMask, base: Path) -> PatchContent:
 def project_facts(name: str, mode: str) -> dict[str, Any]:
     """How a task's labels are read: its definition, as the project's stage `fetch` resolved it, and the longest input in tokens."""
     task = read_json(Path("data/tables") / name / "card.json")["task"]
-    labels = [] if mode == "generative" else task["labels"] or []
-    prompt = task["prompt" if mode == "prompt" else "causal_prompt"] if labels and mode != "standard" else None
+    prompt = None if mode == "standard" else task["prompt" if mode == "prompt" else "causal_prompt"]
     try:
         length = int(YAML(typ="safe").load(paths.PARAMS)["model"]["max_length"])
     except Exception as error:  # of a file that isn't there, is no YAML or lacks it
         problem = f"takes model.max_length from a project's {paths.PARAMS}; run it there"
         raise ParamsError(f"{problem} ({one_line(error)})") from None
-    return {"title": task["title"], "labels": labels, "prompt": prompt, "max_length": length}
+    return {"title": task["title"], "labels": task["labels"], "prompt": prompt, "max_length": length}
 
 
 def pipeline_scores(mask: Path, task: str) -> dict[str, dict[str, Any]]:

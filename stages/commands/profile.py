@@ -20,7 +20,7 @@ from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.sections import LocalizerParams
-from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files
+from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files, sections_of
 
 # text that the grammar of -S takes for a number, a truth value or nothing, unless it stands in quotes
 NOT_TEXT = re.compile(r"[-+.]?\d.*|[-+]?(nan|inf)|null|true|false", re.IGNORECASE)
@@ -87,7 +87,7 @@ def profile_settings(name: str) -> dict[str, Any]:
     if name not in (known := profiles()):
         raise ParamsError(f"unknown profile {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
     settings = known[name]["set"]
-    sections = [section for one in PIPELINES.values() for section in one.SECTIONS]
+    sections = [section for name in PIPELINES for section in sections_of(name)]
     if strange := [f"{section!r}{did_you_mean(section, sections)}" for section in settings if section not in sections]:
         raise ParamsError(f"{paths.PROFILES / name}.yaml: unknown section {', '.join(strange)}")
     return settings
@@ -98,7 +98,7 @@ def flags(settings: dict[str, Any]) -> list[str]:
     found = []
     for section, part in settings.items():
         file = params_file(owner_of(section))
-        kind = PIPELINES[owner_of(section)].SECTIONS[section]
+        kind = sections_of(owner_of(section))[section]
         for key, value in flatten(section, part, kind).items():
             found += [f"{file}:~{key}"] * isinstance(value, dict) + [f"{file}:++{key}={_flag(value)}"]
     return found

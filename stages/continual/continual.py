@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from skill_grafting.support.fields import Params
+from stages.continual.settings import Settings
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
@@ -22,7 +22,7 @@ MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own"]
 ALONE = "a model for each task"
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the records of every method and order of the section `sequence`, for every seed.
 
     accuracy: a row for each method, order, seed, task and step since the task's own; step 0 is the task's own fine-tuned or
@@ -147,6 +147,6 @@ def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all sequences that params.yaml names."""
     publish("continual", collect(params))

@@ -48,9 +48,9 @@ from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.errors import MaskError
-from skill_grafting.support.fields import HEAD, Params, Section
+from skill_grafting.support.fields import HEAD, Section
 from skill_grafting.support.io import read_rows
-from stages.continual.settings import EwcParams, ReplayParams
+from stages.continual.settings import EwcParams, ReplayParams, Settings
 from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.fisher import squared_gradients
@@ -60,9 +60,8 @@ from stages.text.models.shared import SharedModel
 from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, permuted, seeded_torch
 from stages.text.tasks.settings import FinetuneParams, ModelParams
-from stages.text.training.course import Part
 from stages.text.training.finetuning import plan_for, steps_for, trained_names
-from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, Part, TrainPlan, train
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, chosen_point, stored_bytes
 from stages.workflow.core import paths
@@ -86,7 +85,7 @@ class TaskSequence:
     learned: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, order: list[str], seed: int, params: Params, machine: Runtime) -> "TaskSequence":
+    def open(cls, order: list[str], seed: int, params: Settings, machine: Runtime) -> "TaskSequence":
         """Load the pretrained model and the rows of these tasks; raises ModelError if one wasn't fine-tuned."""
         specs = [read_task(task) for task in order]
         splits = ("train", "dev", "test")

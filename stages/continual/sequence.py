@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.progress import progress
 from stages.continual.methods import METHODS, Naive, TaskSequence
+from stages.continual.settings import Settings
 from stages.text.models.predicting import predict
 from stages.text.scores.predictions import Predictions, first_rows, read_predictions
 from stages.text.scores.scores import Row, agreement, score_rows
@@ -33,12 +33,12 @@ class Trace:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def run_sequence(method: str, order: str, seed: int, params: Params, machine: Runtime) -> str:
+def run_sequence(method: str, order: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Learn the tasks of one order by one method and store the predictions; returns a line for the log.
 
     Raises RuntimeError if grafting changes any prediction of an earlier task.
     """
-    tasks = getattr(params.order, order)
+    tasks = params.order[order]
     sequence = TaskSequence.open(tasks, seed, params, machine)
     title = f"sequence {method} {order} {seed}"
     done = learn_in_order(METHODS[method](sequence, getattr(params.method, method)), title, params.sequence.test_max)
@@ -114,8 +114,8 @@ def step_rows(predictions: Predictions, sequence: TaskSequence, bins: int) -> li
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, order: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, order: str, seed: int) -> None:
     """Learn the tasks in order, and test all of them so far after each."""
-    if not getattr(params.order, order):
+    if not params.order[order]:
         return
     print(run_sequence(method, order, seed, params, machine))

@@ -1,11 +1,12 @@
 """Settings of continual learning, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from skill_grafting.support.fields import Count, Name, Positive, Section, Tasks, Values
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among
 
 
@@ -36,7 +37,14 @@ class MethodParams(Section):
     ewc: EwcParams
 
 
-SECTIONS: dict[str, Any] = {"sequence": SequenceParams, "order": dict[Name, Tasks], "method": MethodParams}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    sequence: SequenceParams
+    order: dict[Name, Tasks]
+    method: MethodParams
+
+
 TASKS = (Choice("order", least=2),)
 
 

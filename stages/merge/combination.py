@@ -30,10 +30,19 @@ from skill_grafting.merging.merge import (
 )
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
-from stages.merge.settings import LOCALIZED, MERGED, STITCHES, AlphaSearch, CombinationParams, kind_of, read_localized
+from stages.merge.settings import (
+    LOCALIZED,
+    MERGED,
+    STITCHES,
+    AlphaSearch,
+    CombinationParams,
+    Settings,
+    kind_of,
+    read_localized,
+)
 from stages.text.models.encoding import Example
 from stages.text.models.predicting import predict
 from stages.text.models.shared import SharedModel
@@ -50,7 +59,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def combine(method: str, group: str, seed: int, params: Params, machine: Runtime) -> str:
+def combine(method: str, group: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store what one merged model of a group predicts, how it was made and its scores; returns a line for the log."""
     tasks, kind = params.merge.groups[group], kind_of(method)
     cell = Group.open(method, tasks, seed, params, machine)
@@ -87,7 +96,7 @@ class Group:
     grafts: list[StoredMask]
 
     @classmethod
-    def open(cls, method: str, tasks: list[str], seed: int, params: Params, machine: Runtime) -> "Group":
+    def open(cls, method: str, tasks: list[str], seed: int, params: Settings, machine: Runtime) -> "Group":
         """Load what a method merges: grafts from their mask files or by a localizer of its own, or fine-tuned models."""
         anatomy = read_anatomy(paths.PRETRAINED)
         shared = open_shared(tasks, seed, params.model, machine)
@@ -106,12 +115,12 @@ class Group:
         return cls(seed, shared, anatomy, pretrained, models, grafts)
 
 
-def graft_of(method: str, task: str, seed: int, params: Params, machine: Runtime) -> StoredMask:
+def graft_of(method: str, task: str, seed: int, params: Settings, machine: Runtime) -> StoredMask:
     """The graft of a task by the localizer and size in a name such as stitch_0.01."""
-    localizer, share = read_localized(method)
+    name, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    loss, seed = cell.objective(), cell.draws(localizer)
-    mask = cell.masks(params.localizer, [share], "combination.methods", loss, seed)[share]
+    localizer, loss, draws = getattr(params.localizer, name), cell.objective(), cell.draws(name)
+    mask = cell.masks(localizer, [share], "combination.methods", loss, draws)[share]
     return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
 
 
@@ -188,7 +197,7 @@ def _accuracy(cell: Group, task: str, examples: list[Example]) -> float:
     return accuracy(predict(cell.shared.views[task], examples).numpy(), [example.label for example in examples])
 
 
-def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, params: Params) -> list[Row]:
+def _measured(cell: Group, task: str, models: dict[str, Tensors], target: Path, params: Settings) -> list[Row]:
     """Store the logits of the test rows by these models; gives their rows, and those of the stored single-task models."""
     n, view, logits = params.merge.test_max, cell.shared.views[task], {}
     examples = view.encode(read_rows(paths.sample(task, cell.seed, "test"))[: n or None])
@@ -251,9 +260,7 @@ def chance_collisions(selected: Sequence[int], size: int) -> dict[str, float]:
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, seed: int) -> None:
     """Merge, choose the weight on dev if there is one, and measure on the test set of every task."""
-    localized = read_localized(method)
-    params.localizer = localized and getattr(params.localizer, localized[0])
     for group in params.merge.groups:
         print(combine(method, group, seed, params, machine))

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from skill_grafting.support.fields import Params
-from skill_grafting.support.words import small_percent, words
-from stages.merge.settings import MERGED, read_localized
+from skill_grafting.support.formatting import display_name, small_percent
+from stages.merge.settings import MERGED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import (
@@ -40,7 +39,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the records of the cells that the settings name; raises DataError that names each missing one and the command that makes it.
 
     scores: the single-task models are methods too; `single` is the score of the task's own model of the same kind, `own` is
@@ -108,9 +107,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 def _label(method: str, kind: str | None) -> str:
     """The displayed name of a method, with what it merges."""
     if localized := read_localized(method):
-        name = "Localize-and-Stitch" if localized[0] == "stitch" else words(localized[0])
+        name = "Localize-and-Stitch" if localized[0] == "stitch" else display_name(localized[0])
         return f"stitched {name} masks of {small_percent(localized[1])}"
-    return SINGLES.get(method) or words(method) + (" of whole models" if kind == FINETUNED else "")
+    return SINGLES.get(method) or display_name(method) + (" of whole models" if kind == FINETUNED else "")
 
 
 def _with_baselines(scores: pd.DataFrame) -> pd.DataFrame:
@@ -170,6 +169,6 @@ def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all merged models that params.yaml names."""
     publish("merge", collect(params))

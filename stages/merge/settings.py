@@ -6,13 +6,13 @@ of the region, such as stitch_0.01, stands for grafts of that size by that local
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import Field
 
 from skill_grafting.support.errors import did_you_mean
 from skill_grafting.support.fields import Count, Name, Section, Share, Tasks, Values, Weight
 from stages.text.scores.variants import FINETUNED, GRAFTED
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 # these stitch grafts by a rule, stitch_RULE
@@ -62,7 +62,13 @@ class CombinationParams(Section):
     shares: VectorShares
 
 
-SECTIONS: dict[str, Any] = {"merge": MergeParams, "combination": CombinationParams}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    merge: MergeParams
+    combination: CombinationParams
+
+
 TASKS = (Choice("merge.groups", least=2),)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
 from stages.multitask.joint_model import save_joint
+from stages.multitask.settings import Settings
 from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.predicting import dev_score
@@ -25,7 +26,7 @@ from stages.text.tasks.settings import FinetuneParams, ModelParams
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.finetuning import grid_of, plan_for, settings_of, steps_for, trained_names
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Batches, Hooks, Training, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, Training, TrainPlan, train
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
@@ -110,7 +111,7 @@ def _train_point(
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, seed: int) -> None:
     """Fine-tune, choosing the grid point by the mean dev score, and save a model folder with the tasks' heads."""
     if not params.multitask.tasks:
         return

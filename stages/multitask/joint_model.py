@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skill_grafting.localizers.evidence import Objective
+from skill_grafting.localizers.localizer import Objective
 from skill_grafting.support.errors import ModelError
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.io import read_rows
+from stages.multitask.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.importing import save_model
 from stages.text.models.objective import objective_of
@@ -52,7 +53,7 @@ class JointCell(GraftCell):
         return {"paradigm": self.paradigm, **about}
 
 
-def open_joint(paradigm: str, seed: int, tasks: list[str], params: Params, runtime: Runtime) -> JointCell:
+def open_joint(paradigm: str, seed: int, tasks: list[str], params: Settings, runtime: Runtime) -> JointCell:
     """Load the joint model of a seed and reset it; takes `model` and `graft.region` from the params."""
     shared = load_joint(paths.joint(paradigm, seed), tasks, params.model, runtime)
     return joint_cell(shared, paradigm, seed, params.graft.region)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from skill_grafting.support.fields import Params
 from stages.multitask.joint_model import evaluation_of, joint_cell, load_joint
+from stages.multitask.settings import Settings
 from stages.text.scores.scores import score_rows
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import Runtime
@@ -13,7 +13,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def measure_baselines(paradigm: str, seed: int, params: Params, machine: Runtime) -> str:
+def measure_baselines(paradigm: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store what the joint model of a seed and the pretrained one predict for each task; returns a line for the log.
 
     The joint model is called the fine-tuned one, as it is to its grafts; the pretrained one has its heads.
@@ -39,7 +39,7 @@ def _predict(variant: str, evaluations: dict[str, Any]) -> None:
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, seed: int) -> None:
     """Predict the test rows of every task with both models."""
     if not params.multitask.tasks:
         return

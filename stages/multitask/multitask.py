@@ -9,8 +9,8 @@ from itertools import permutations
 
 import pandas as pd
 
-from skill_grafting.support.fields import Params
-from skill_grafting.support.words import percent, small_percent, words
+from skill_grafting.support.formatting import display_name, percent, small_percent
+from stages.multitask.settings import Settings
 from stages.text.scores.classification import accuracy
 from stages.text.scores.gain import gained, relative_gain
 from stages.text.scores.overlap import share_inside
@@ -33,7 +33,7 @@ def are_similar(groups: dict[str, list[str]], first: str, second: str) -> bool:
     return any(first in members and second in members for members in groups.values())
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name; an undefined relative gain is NaN.
 
     gain: `inside` where the target is one of the source's tasks, `similar` where a group has both (of single regions only).
@@ -69,7 +69,7 @@ def collect(params: Params) -> dict[str, pd.DataFrame]:
     }
 
 
-def _level_rows(params: Params, cell: Cell, record: Row) -> Iterator[Row]:
+def _level_rows(params: Settings, cell: Cell, record: Row) -> Iterator[Row]:
     rows = {row["variant"]: row for row in record["rows"]}
     before, after = rows[PRETRAINED]["accuracy"], rows[FINETUNED]["accuracy"]
     # of the main pipeline's fine-tuned model, on the same test rows
@@ -80,7 +80,7 @@ def _level_rows(params: Params, cell: Cell, record: Row) -> Iterator[Row]:
     yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
 
 
-def _gain_rows(params: Params, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
+def _gain_rows(params: Settings, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
     task = cell["task"]
     before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
     for row in (row for row in record["rows"] if row["source"] in sources):
@@ -135,7 +135,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [*rows[MATRIX].itertuples(index=False)]
     return rows.assign(
         matrix=[
-            f"{words(paradigm)}, {words(localizer)}, {small_percent(sparsity)}"
+            f"{display_name(paradigm)}, {display_name(localizer)}, {small_percent(sparsity)}"
             for paradigm, localizer, sparsity in keys
         ],
         file=[f"{paradigm}_{localizer}_{sparsity}" for paradigm, localizer, sparsity in keys],
@@ -226,6 +226,6 @@ def _facts(groups: pd.DataFrame, levels: pd.DataFrame) -> pd.DataFrame:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("multitask", collect(params))

@@ -1,12 +1,13 @@
 """Settings of multi-task learning, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from skill_grafting.support.fields import Count, Name, Positive, Section, Share, Tasks, Values
 from stages.text.tasks.settings import AdamWParams
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 
 
@@ -34,12 +35,15 @@ class TransferParams(Section):
     purify_batch_size: Positive
 
 
-SECTIONS: dict[str, Any] = {
-    "multitask": MultitaskParams,
-    "joint": JointParams,
-    "skill": SkillParams,
-    "transfer": TransferParams,
-}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    multitask: MultitaskParams
+    joint: JointParams
+    skill: SkillParams
+    transfer: TransferParams
+
+
 TASKS = (
     Choice("multitask.tasks", least=2),
     Choice("multitask.groups", "multitask.tasks", least=2),

@@ -1,17 +1,17 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from stages.multitask.joint_model import JointCell, open_joint
+from stages.multitask.settings import Settings
 from stages.text.models.objective import draws
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine: Runtime) -> str:
+def find_task_masks(paradigm: str, name: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store every task's region of every size, by one localizer; returns a line for the log."""
     cell = open_joint(paradigm, seed, params.multitask.tasks, params, machine)
     sparsities = params.skill.sparsities
@@ -30,7 +30,7 @@ def find_task_masks(paradigm: str, name: str, seed: int, params: Params, machine
     return f"{title}: regions of {sizes} for {', '.join(params.multitask.tasks)}"
 
 
-def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[float, GraftMask]:
+def task_masks(cell: JointCell, task: str, name: str, params: Settings) -> dict[float, GraftMask]:
     """Sparsity -> region of a task, for the loss on its training rows, with the joint model as the fine-tuned one.
 
     A region does not depend on which other sizes there are.
@@ -41,7 +41,7 @@ def task_masks(cell: JointCell, task: str, name: str, params: Params) -> dict[fl
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, localizer: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, localizer: str, seed: int) -> None:
     """Find the regions and store them as mask files."""
     if not params.multitask.tasks:
         # DVC keeps no empty folder within an output, and the next stage depends on one for each size

@@ -15,10 +15,10 @@ from torch import Tensor
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.localizers.evidence import LocalizerInput
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
-from skill_grafting.support.fields import Params
+from skill_grafting.localizers.localizer import LocalizerInput
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint
+from stages.multitask.settings import Settings
 from stages.text.models.objective import draws
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import variant_rows, write_record
@@ -43,7 +43,7 @@ class Source:
         return f"{self.kind}:{self.name}"
 
 
-def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Params, machine: Runtime) -> str:
+def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store the scores of every region and every union on every task; returns a line for the log."""
     tasks = params.multitask.tasks
     cell = open_joint(paradigm, seed, tasks, params, machine)
@@ -59,21 +59,21 @@ def transfer(paradigm: str, localizer: str, sparsity: str, seed: int, params: Pa
     return f"transfer {' '.join(axes)} {seed}: {len(sources)} regions and unions on {len(tasks)} tasks"
 
 
-def purified(cell: JointCell, start: Source, params: Params) -> Source:
+def purified(cell: JointCell, start: Source, params: Settings) -> Source:
     """A union after `transfer.purify_steps` gradient steps on its tasks' losses, of equal size.
 
     Raises TrainingError if the loss diverges.
     """
     steps = {"steps": params.transfer.purify_steps, "batch_size": params.transfer.purify_batch_size, "rule": "top_k"}
-    evidences = [
+    inputs = [
         cell.objective_of(task, words).between(cell.region, cell.pretrained, cell.finetuned, draws(*words))
         for task, words in ((task, ("purify", start.name, task, cell.seed)) for task in start.members)
     ]
-    mask = purify(start.mask, evidences, params.localizer.learned.model_copy(update=steps))
+    mask = purify(start.mask, inputs, params.localizer.learned.model_copy(update=steps))
     return Source(PURIFIED, start.name, start.members, mask)
 
 
-def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Params) -> None:
+def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ...], params: Settings) -> None:
     """Store one column of the matrix: the scores of every source on this task."""
     evaluation = evaluation_of(cell.shared, task, cell.seed, params.multitask.test_max, len(sources))
     with evaluation.progress(f"transfer to {task}"):
@@ -94,31 +94,31 @@ def _test(cell: JointCell, task: str, sources: list[Source], axes: tuple[str, ..
     write_record("transfer", axes, header, predictions, rows)
 
 
-def purify(start: GraftMask, evidences: Sequence[LocalizerInput], settings: Learned) -> GraftMask:
+def purify(start: GraftMask, inputs: Sequence[LocalizerInput], settings: Learned) -> GraftMask:
     """The mask of start.selected parameters that `settings.steps` steps from `start` lead to.
 
-    evidences: one for each task, all about the same live weights and the same two models.  Overwrites the
+    inputs: one for each task, all about the same live weights and the same two models.  Overwrites the
     weights.  Raises TrainingError if the loss is not a number.
     """
-    first = evidences[0]
+    first = inputs[0]
     logits = MaskLogits.around(start, first.pretrained, first.finetuned, settings.offset)
-    gradient = summed_gradient(evidences, settings.batch_size)
+    gradient = summed_gradient(inputs, settings.batch_size)
     return learn_mask(first.weights, logits, start.selected, settings, gradient)
 
 
-def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:
+def summed_gradient(inputs: Sequence[LocalizerInput], batch_size: int) -> Callable[..., Tensor]:
     """A function that gives the sum of the tasks' losses on their next batches and leaves its gradient in the weights."""
 
-    streams = [evidence.batch_gradients(batch_size) for evidence in evidences]
+    streams = [given.batch_gradients(batch_size) for given in inputs]
 
     def gradient() -> Tensor:
         total, sums = 0, dict[str, Tensor]()
-        for evidence, loss_gradient in zip(evidences, streams, strict=True):
+        for given, loss_gradient in zip(inputs, streams, strict=True):
             total += loss_gradient()
-            for name, weight in evidence.weights.items():
+            for name, weight in given.weights.items():
                 sums[name] = weight.grad if name not in sums else sums[name].add_(weight.grad)
                 weight.grad = None  # the next task's pass makes a new one instead of adding to this
-        for name, weight in evidences[0].weights.items():
+        for name, weight in inputs[0].weights.items():
             weight.grad = sums[name]
         return total
 
@@ -126,7 +126,7 @@ def summed_gradient(evidences: Sequence[LocalizerInput], batch_size: int) -> Cal
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, localizer: str, sparsity: str, seed: int) -> None:
     """Graft, predict, and purify unions on the way."""
     if not params.multitask.tasks:
         return

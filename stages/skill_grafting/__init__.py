@@ -16,7 +16,7 @@ _MODULES = {
     "grafting.mask": ("GraftMask",),
     "grafting.mask_reading": ("load_mask",),
     "modules.grafts": ("graft", "grafted"),
-    "localizers.known": ("methods", "register"),
+    "localizers.registry": ("methods", "register"),
     "merging.merge": ("merge",),
     "calibration": ("calibration_error",),
     "checkpoints.pairs": ("read_pair",),

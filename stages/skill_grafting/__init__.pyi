@@ -8,13 +8,13 @@ from .curves import curve as curve
 from .curves import plot_curve as plot_curve
 from .grafting.mask import GraftMask as GraftMask
 from .grafting.mask_reading import load_mask as load_mask
-from .localizers.known import methods as methods
-from .localizers.known import register as register
+from .localizers.registry import methods as methods
+from .localizers.registry import register as register
 from .merging.merge import merge as merge
 from .modules.grafts import graft as graft
 from .modules.grafts import grafted as grafted
+from .modules.masked import masked_optimizer as masked_optimizer
 from .patches.patch import Patch as Patch
 from .support.errors import GraftError as GraftError
-from .training.masked import masked_optimizer as masked_optimizer
 
 __version__: str

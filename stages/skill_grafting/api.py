@@ -6,7 +6,7 @@ Parameters are named as in `named_parameters()`; tied parameters appear once.  A
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -16,10 +16,19 @@ from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
 from .grafting.region import Parameters, Region, Tensors, named_weights
 from .grafting.select import NoNumberError
-from .localizers.evidence import NO_OBJECTIVE, Objective, add_squared_gradient, find_masks, squares_of
-from .localizers.registry import Budget, Localizer, Rank, as_localizer
-from .modules.pairs import Pair, Side, chosen
-from .modules.states import copied
+from .localizers.localizer import (
+    NO_OBJECTIVE,
+    Budget,
+    Localizer,
+    Objective,
+    add_squared_gradient,
+    find_masks,
+    squares_of,
+)
+from .localizers.registry import Rank, as_localizer
+from .modules.comparing import copied
+from .modules.pairs import BaseOrPair, Pair, chosen
+from .modules.targets import require_plain
 from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 Loss = Callable[..., Tensor]
@@ -35,27 +44,21 @@ WITHOUT_DEV = dict.fromkeys(
 )
 
 
-class Score(NamedTuple):
-    """A model by the caller's own measure."""
-
-    score: float
-
-
 @overload
 def localize(
-    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
+    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
 ) -> GraftMask: ...
 @overload
 def localize(
-    base: Side, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
+    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
 ) -> dict[Any, GraftMask]: ...
 def localize(
-    base: Side,
+    base: BaseOrPair,
     tuned: nn.Module | Tensors | None = None,
     *,
     sparsity: "float | Budget | Sequence[float]",
     method: "str | Localizer | Rank" = "movement",
-    loss: Loss | Objective | None = None,
+    loss: Loss | None = None,
     batches: Sequence[Any] | None = None,
     dev: Callable[[nn.Module], float] | None = None,
     parameters: Parameters = None,
@@ -84,8 +87,7 @@ def localize(
     pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
     needs_loss = loss is not None if localizer.needs_model is None else localizer.needs_model
-    own_loss = needs_loss and not isinstance(loss, Objective)
-    if own_loss:
+    if needs_loss:
         _require_use(localizer, settings, loss, dev, batches)
     generator = _generator(seed)
     region = pair.region(parameters)
@@ -96,8 +98,7 @@ def localize(
     if not alone and not sparsity:
         raise ParamsError("sparsity: there are no sizes")
     budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
-    given = loss if isinstance(loss, Objective) else NO_OBJECTIVE
-    objective = _objective(pair, region, loss, batches, dev) if own_loss else given
+    objective = _objective(pair, region, loss, batches, dev) if needs_loss else NO_OBJECTIVE
     if not localizer.refuses_infinite:
         pair.require_finite(region.shapes)
     title = progress if isinstance(progress, str) else localizer.name if progress else ""
@@ -122,7 +123,8 @@ def fisher(
     expectation over the model's own labels (TaLoS).  The result has a tensor of the parameter's shape for each name that is chosen
     by `parameters` and requires gradients.  The model stays in the mode that it is in.
     """
-    known = named_weights(model)
+    for name, weight in (known := named_weights(model)).items():
+        require_plain(name, weight)
     require_takes(loss_per_example, "loss_per_example", "model", "example")
     _require_list(examples, "examples")
     with torch.inference_mode(False), torch.enable_grad():
@@ -224,11 +226,11 @@ def _objective(
         return found
 
     @torch.no_grad()
-    def score() -> Score:
+    def score() -> dict[str, float]:
         value = one_number(dev(model), "dev")
         if value != value:
             raise ParamsError("dev: should give a number to maximise, not nan")
-        return Score(value)
+        return {"score": value}
 
     @torch.no_grad()
     def whole_loss() -> float:

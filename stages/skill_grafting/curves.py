@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from .grafting.mask import GraftMask
-from .modules.grafts import fitting, grafted
+from .modules.grafts import grafted
+from .modules.pairs import Pair
 from .support.errors import ParamsError, one_number, require_takes
-from .support.words import small_percent, words
+from .support.formatting import display_name, small_percent
 from .support.writing import replacing
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def curve(
             f"masks: should be {{sparsity: mask, ...}}, not a {type(masks).__name__}; localize with sparsity=[...]"
         )
     for mask in masks.values():
-        fitting(base, tuned, mask)  # before a score is waited for
+        Pair.for_mask(base, tuned, mask)  # before a score is waited for
     if not masks:
         raise ParamsError("masks: there are none; localize with sparsity=[...] gives several")
 
@@ -68,10 +69,10 @@ def plot_curve(table: "DataFrame", axes: "Axes | None" = None, label: str = "sco
         axes = Figure(figsize=(6, 4), layout="constrained").add_subplot()
     grafts, others = table[table.model == GRAFTED].sort_values("sparsity"), table.set_index("model").score
     bars = 1.96 * grafts.se if "se" in table else None
-    axes.errorbar(grafts.sparsity, grafts.score, bars, fmt="o-", capsize=3, label=words(GRAFTED))
+    axes.errorbar(grafts.sparsity, grafts.score, bars, fmt="o-", capsize=3, label=display_name(GRAFTED))
     for name, style in ACROSS.items():
         if name in others:
-            axes.axhline(others[name], color="grey", linestyle=style, label=words(name))
+            axes.axhline(others[name], color="grey", linestyle=style, label=display_name(name))
     axes.set(xscale="log", xlabel="selected / graftable parameters", ylabel=label)
     best = grafts.loc[grafts.score.idxmax()]
     tuned = f", the fine-tuned model {others[FINETUNED]:.4g}" if FINETUNED in others else ""

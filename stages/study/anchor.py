@@ -3,8 +3,8 @@
 from skill_grafting.grafting.readout import prune
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.movement import movement
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows
+from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.label_model import LabelModel
 from stages.text.scores.predictions import Predictions, first_rows, read_predictions
@@ -20,7 +20,7 @@ from stages.workflow.core.stage import stage
 PRUNED = "pruned"
 
 
-def anchor(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def anchor(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store a cell's anchor; returns a line for the log.
 
     The logits of the test rows come from the main pipeline; the training rows are predicted here,
@@ -61,7 +61,7 @@ def _join(*parts: Predictions) -> Predictions:
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Store the predictions that the study's other stages are compared with, training rows included."""
     for task in params.study.tasks:
         print(anchor(task, seed, params, machine))

@@ -4,8 +4,8 @@ from typing import Any
 
 from skill_grafting.grafting.apply import graft
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.support.fields import Params
 from skill_grafting.support.progress import progress
+from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.scores.scores import score_rows
 from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED
@@ -19,7 +19,7 @@ from stages.workflow.core.stage import stage
 STANDARD = "standard"
 
 
-def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
+def finetune_and_graft(paradigm: str, task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Fine-tune a cell in this way and store the scores of its grafts; returns a line for the log.
 
     The model itself is not stored.  Agreement and retained score refer to it, and not to the model
@@ -27,7 +27,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
     """
     # a new head instead of a prompt (figure 3), otherwise as `sgd`
     mode = {"mode": "standard"} if paradigm == STANDARD else {}
-    training = open_training(task, seed, Params(**vars(params.model) | mode), machine)
+    training = open_training(task, seed, params.model.model_copy(update=mode), machine)
     settings = settings_of(paradigm, params.finetune, params.paradigm.adamw)
     title = f"paradigm {paradigm} {task}-{seed}"
     with progress(title, training.total_steps(settings), "step") as bar:
@@ -47,7 +47,7 @@ def finetune_and_graft(paradigm: str, task: str, seed: int, params: Params, mach
 
 
 def predict_by_size(
-    cell: GraftCell, train_rows: list[dict], params: Params, evaluation: Evaluation
+    cell: GraftCell, train_rows: list[dict], params: Settings, evaluation: Evaluation
 ) -> dict[str, dict[str, Any]]:
     """Predict the learned graft of every size, and the movement graft of as many parameters; gives name -> axes."""
     axes, sizes = {}, params.paradigm.sparsities
@@ -64,7 +64,7 @@ def predict_by_size(
 
 
 @stage
-def main(params: Params, machine: Runtime, paradigm: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, paradigm: str, seed: int) -> None:
     """Fine-tune in this way, find regions of every size, graft, and measure."""
     for task in params.paradigm.tasks:
         print(finetune_and_graft(paradigm, task, seed, params, machine))

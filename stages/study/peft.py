@@ -17,9 +17,9 @@ from skill_grafting.grafting.region import Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.blocks import block_names
 from skill_grafting.support.errors import ModelError
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.progress import progress
-from stages.study.settings import PeftTraining
+from stages.study.settings import PeftTraining, Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
@@ -27,7 +27,7 @@ from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
 from stages.text.training.finetuning import TrainingCell
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, TrainPlan, batches_of, train
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
 from stages.workflow.cells.training import chosen_point, open_training
 from stages.workflow.core import paths
@@ -71,7 +71,7 @@ def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
     return [TrainPlan(learning_rate=rate, **same) for rate in settings.learning_rates]
 
 
-def train_and_measure(name: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
+def train_and_measure(name: str, task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Train a method such as lora_8 on one cell and store its scores; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
@@ -210,7 +210,7 @@ METHODS = {
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, seed: int) -> None:
     """Train, and measure on test and training rows."""
     for task in params.peft.tasks:
         print(train_and_measure(method, task, seed, params, machine))

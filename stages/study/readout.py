@@ -8,8 +8,8 @@ from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
-from skill_grafting.support.fields import Params
 from skill_grafting.support.progress import progress
+from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import FinetuneParams
@@ -21,7 +21,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def read(axes: tuple[str, str, str], task: str, seed: int, params: Params, machine: Runtime) -> str:
+def read(axes: tuple[str, str, str], task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store a cell's read-out of a mask of the sweep; returns a line for the log.
 
     axes: the read-out, the localizer, and the sparsity as it stands in params.yaml.
@@ -74,7 +74,7 @@ def own_grid(settings: FinetuneParams, learning_rates: list[float], batch_size: 
 
 
 @stage
-def main(params: Params, machine: Runtime, readout: str, localizer: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, readout: str, localizer: str, seed: int) -> None:
     """Put the masks into the model that way, and measure on test and training rows."""
     for sparsity, task in product(params.readout.sparsities, params.readout.tasks):
         print(read((readout, localizer, str(sparsity)), task, seed, params, machine))

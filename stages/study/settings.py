@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from skill_grafting.support.fields import Count, Name, Part, Positive, Rates, Section, Share, Tasks, Values, Weight
 from stages.text.tasks.settings import AdamWParams
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 
 
@@ -75,16 +76,19 @@ class TrajectoryParams(Section):
     checkpoints: Checkpoints
 
 
-SECTIONS: dict[str, Any] = {
-    "study": StudyParams,
-    "anchor": AnchorParams,
-    "sweep": SweepParams,
-    "readout": ReadoutParams,
-    "wise": WiseParams,
-    "peft": PeftParams,
-    "paradigm": ParadigmParams,
-    "trajectory": TrajectoryParams,
-}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    study: StudyParams
+    anchor: AnchorParams
+    sweep: SweepParams
+    readout: ReadoutParams
+    wise: WiseParams
+    peft: PeftParams
+    paradigm: ParadigmParams
+    trajectory: TrajectoryParams
+
+
 # what fine-tunes anew needs no anchor, so paradigms may be of any task
 TASKS = (
     Choice("study.tasks"),

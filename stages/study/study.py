@@ -10,9 +10,9 @@ import pandas as pd
 from skill_grafting.grafting.composition import BIAS as BIASES
 from skill_grafting.grafting.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.support.fields import Params
-from skill_grafting.support.words import counted, small_percent
+from skill_grafting.support.formatting import counted, small_percent
 from stages.study import bound
+from stages.study.settings import Settings
 from stages.text.scores.gain import ROUNDING, gained
 from stages.text.scores.overlap import overlap, share_inside
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
@@ -77,7 +77,7 @@ DELTA = 0.05  # of the generalization bound
 # --- Records -------------------------------------------------------------------------------------------------------
 
 
-def cells_of(params: Params) -> dict[str, list[Cell]]:
+def cells_of(params: Settings) -> dict[str, list[Cell]]:
     """Stage -> its cells, in the order of its axes; a stage that is off has none."""
     tasks, readout = params.study.tasks, params.readout
     values = {
@@ -95,7 +95,7 @@ def cells_of(params: Params) -> dict[str, list[Cell]]:
     }
 
 
-def collect(params: Params) -> Frames:
+def collect(params: Settings) -> Frames:
     """A frame for each stage, a row a row of its records, without empty columns, and those of MASK_FRAMES.
 
     Raises DataError that names each missing file with the `dvc repro` that makes it, or a record that isn't one, and
@@ -536,6 +536,6 @@ def _no_middle(frames: Frames) -> str:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("study", collect(params))

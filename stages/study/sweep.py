@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import StoredMask, write_mask
-from skill_grafting.support.fields import Params
+from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.scores.variants import GRAFTED
 from stages.text.tasks.runtime import Runtime
@@ -14,7 +14,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> Iterator[str]:
+def sweep(name: str, task: str, seed: int, params: Settings, machine: Runtime) -> Iterator[str]:
     """Store a cell's mask by one localizer at each size, all from one ranking, and its graft's predictions; gives a line for each."""
     cell, sizes = GraftCell.open(task, seed, params.model, params.graft.region, machine), params.sweep.sparsities
     masks = cell.masks(getattr(params.localizer, name), sizes, "sweep.sparsities", cell.objective(), cell.draws(name))
@@ -35,7 +35,7 @@ def sweep(name: str, task: str, seed: int, params: Params, machine: Runtime) -> 
 
 
 @stage
-def main(params: Params, machine: Runtime, localizer: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, localizer: str, seed: int) -> None:
     """Find the masks, graft, and measure."""
     for task in params.study.tasks:
         for line in sweep(localizer, task, seed, params, machine):

@@ -18,9 +18,9 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.errors import ParamsError
-from skill_grafting.support.fields import HEAD, Params
+from skill_grafting.support.fields import HEAD
 from skill_grafting.support.progress import progress
-from stages.study.settings import Checkpoints
+from stages.study.settings import Checkpoints, Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.label_model import LabelModel
 from stages.text.scores.variants import GRAFTED
@@ -75,7 +75,7 @@ class Trace:
         self.axes[name] = {"variant": variant, **axes}
 
 
-def trace(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def trace(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store a cell's checkpoints and their grafts, on its own test and training rows; returns a line for the log.
 
     On one machine training ends at the stored fine-tuned model, bit for bit.  On another (or with
@@ -124,7 +124,7 @@ def due_steps(steps: int, settings: Checkpoints) -> list[int]:
 
 
 def regions_at(
-    step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Params
+    step: int, seen: Trace, cell: GraftCell, train_rows: list[dict], params: Settings
 ) -> dict[float, GraftMask]:
     """Sparsity -> the region learned at a checkpoint, for its own predictions on the training rows instead of their labels."""
     at = {name: values.to(cell.model.runtime.device) for name, values in seen.kept[step].items()}
@@ -149,7 +149,7 @@ def predict_at_steps(seen: Trace, cell: GraftCell, masks: dict[float, GraftMask]
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Fine-tune as before, look at every checkpoint, find the regions of one, and measure."""
     for task in params.trajectory.tasks:
         print(trace(task, seed, params, machine))

@@ -5,7 +5,7 @@ from itertools import product
 
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.readout import wise_ft, wise_graft
-from skill_grafting.support.fields import Params
+from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.scores.variants import WISE_FT, WISE_GRAFT
 from stages.text.tasks.runtime import Runtime
@@ -15,7 +15,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def interpolate(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store a cell's curves, a row for each weight of the fine-tuned model; returns a line for the log.
 
     The graft is the main pipeline's.  A new head has no pretrained values and stays as trained.
@@ -42,7 +42,7 @@ def interpolate(task: str, seed: int, params: Params, machine: Runtime) -> str:
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Measure both interpolations of every task that has out-of-distribution test sets."""
     for task in params.study.tasks if params.wise.alphas else []:
         print(interpolate(task, seed, params, machine))

@@ -4,10 +4,11 @@ from math import prod
 from typing import Any
 
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.support.fields import HEAD, LAYERS, Params
+from skill_grafting.support.fields import HEAD, LAYERS
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
 from stages.surgical.layers import drawn_rows, layers_of, scores_by_count
+from stages.surgical.settings import Settings
 from stages.text.models.label_model import LabelModel
 from stages.text.tasks.runtime import Runtime, seeded_torch
 from stages.workflow.cells.stored import read_task
@@ -15,7 +16,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def score_layers(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def score_layers(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store the scores of every layer by every target, aggregation and number of examples; returns a line for the log.
 
     A model that starts with a new head is scored once under each of several random ones, since
@@ -49,7 +50,7 @@ def layer_sizes(anatomy: ModelSpec) -> list[int]:
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Score the layers by every target, aggregation and number of examples."""
     for task in params.fim.tasks:
         print(score_layers(task, seed, params, machine))

@@ -6,10 +6,10 @@ from typing import Any
 
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.support.errors import ParamsError
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from stages.surgical.layers import drawn_rows, layer_norms, layers_of, scores_by_count
+from stages.surgical.settings import Settings
 from stages.text.models.encoding import Example
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
@@ -20,7 +20,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def watch_training(task: str, seed: int, params: Params, machine: Runtime) -> str:
+def watch_training(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Store what the layers of a cell do while all of them are fine-tuned; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
     settings, how = params.surgery.training.over(params.finetune), params.surgery.score
@@ -90,7 +90,7 @@ def looks(steps: int, every: int) -> set[int]:
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Fine-tune, and score the layers and measure their movement on the way."""
     for task in params.robustness.tasks:
         print(watch_training(task, seed, params, machine))

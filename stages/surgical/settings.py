@@ -1,13 +1,14 @@
 """Settings of the surgical pipeline, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from skill_grafting.support.fields import Count, Positive, Rate, Section, Tasks, Values
 from stages.surgical.selections import parse
-from stages.text.tasks.settings import FinetuneParams
+from stages.text.tasks.settings import FinetuneParams, WarmedUp
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among
 
 Target = Literal["label_logit", "empirical", "expected"]
@@ -33,12 +34,6 @@ class ChosenScore(Section):
     target: Target
     aggregation: Literal["sum_fro", "fro_concat", "trace", "mean"]
     examples: Positive
-
-
-class WarmedUp(FinetuneParams):
-    """The section `finetune` with a warm-up."""
-
-    warmup_steps: Count
 
 
 class LayerTraining(Section):
@@ -75,11 +70,14 @@ class RobustnessParams(Section):
     every: Positive
 
 
-SECTIONS: dict[str, Any] = {
-    "fim": FimParams,
-    "surgery": SurgeryParams,
-    "robustness": RobustnessParams,
-}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    fim: FimParams
+    surgery: SurgeryParams
+    robustness: RobustnessParams
+
+
 TASKS = (Choice("fim.tasks"), Choice("surgery.tasks", "fim.tasks"), Choice("robustness.tasks"))
 
 

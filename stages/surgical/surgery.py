@@ -9,16 +9,17 @@ import torch
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
-from skill_grafting.support.fields import HEAD, LAYERS, Params
+from skill_grafting.support.fields import HEAD, LAYERS
 from skill_grafting.support.io import read_json, require
 from skill_grafting.support.progress import progress
 from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
-from stages.surgical.settings import SurgeryParams, WarmedUp
+from stages.surgical.settings import Settings, SurgeryParams
 from stages.text.models.evaluation import Evaluation
 from stages.text.scores.predictions import Predictions
 from stages.text.scores.scores import cross_entropy, own_scores
 from stages.text.tasks.runtime import Runtime, numpy_generator
+from stages.text.tasks.settings import WarmedUp
 from stages.text.training.finetuning import Finetuned, TrainingCell, finetune, plan_for
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_test_sets
@@ -27,7 +28,7 @@ from stages.workflow.core import paths
 from stages.workflow.core.stage import stage
 
 
-def operate(selection: str, task: str, seed: int, params: Params, machine: Runtime) -> str:
+def operate(selection: str, task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Fine-tune and measure every set of layers that a selection stands for; returns a line for the log."""
     anatomy, training = read_anatomy(paths.PRETRAINED), params.surgery.training.over(params.finetune)
     cell = open_training(task, seed, params.model, machine)
@@ -109,7 +110,7 @@ def peak_learning_rate(training: WarmedUp, record: dict[str, Any]) -> float:
 
 
 @stage
-def main(params: Params, machine: Runtime, selection: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, selection: str, seed: int) -> None:
     """Train the selected layers from the pretrained model, and measure."""
     for task in params.surgery.tasks:
         print(operate(selection, task, seed, params, machine))

@@ -8,8 +8,7 @@ import pandas as pd
 
 from skill_grafting.grafting.composition import composition
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.support.fields import Params
-from skill_grafting.support.words import percent
+from skill_grafting.support.formatting import percent
 from stages.surgical.rankings import (  # fmt: skip
     CELL,
     LAYER,
@@ -23,6 +22,7 @@ from stages.surgical.rankings import (  # fmt: skip
     over_training,
 )
 from stages.surgical.selections import order, parse
+from stages.surgical.settings import Settings
 from stages.text.scores.gain import gained
 from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
@@ -39,7 +39,7 @@ WAY = ["target", "aggregation", "examples"]
 MARGIN = 0.01  # a run less than this above the share of the most frequent label is flagged
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the cells that the settings name, and the masks of the scored ones, which graft.localizer found; layers count from 1."""
     seeds, scored = params.seeds, grid(seed=params.seeds, task=params.fim.tasks)
     operated = grid(selection=params.surgery.selections, seed=seeds, task=params.surgery.tasks)
@@ -203,6 +203,6 @@ def _facts(runs: pd.DataFrame, half: pd.DataFrame, ended: pd.DataFrame, layers: 
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("surgical", collect(params))

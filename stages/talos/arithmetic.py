@@ -19,11 +19,10 @@ from skill_grafting.merging.merge import (
     normalised,
     summed,
 )
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model
-from stages.talos.settings import Addition, Negation
+from stages.talos.settings import Addition, Negation, Settings
 from stages.text.scores.classification import accuracy
 from stages.text.scores.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.text.scores.scores import majority_share
@@ -38,7 +37,7 @@ SINGLE, ADDED, NEGATED = "single", "added", "negated"
 WEAK = 0.05
 
 
-def add_and_negate(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
+def add_and_negate(method: str, seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store both for all tasks of a seed; gives a line for each way of adding."""
     tasks, settings = params.talos.tasks, params.arithmetic
     limits = {"dev": params.talos.dev_max, "test": params.talos.test_max}
@@ -182,7 +181,7 @@ def choose_negation(target: Mapping[float, float], control: Mapping[float, float
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, seed: int) -> None:
     """Choose alpha on dev, and measure on test."""
     if not params.talos.tasks:
         return

@@ -17,9 +17,9 @@ from skill_grafting.grafting.region import Tensors
 from skill_grafting.merging.merge import combined, task_vector
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows
 from stages.talos.linearised import LinearisedModel
+from stages.talos.settings import Settings
 from stages.text.models.encoding import Example
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
@@ -126,7 +126,7 @@ class LinearArithmeticModel(ArithmeticModel):
 
 
 def open_model(
-    method: str, tasks: list[str], seed: int, params: Params, machine: Runtime, limits: Mapping[str, int]
+    method: str, tasks: list[str], seed: int, params: Settings, machine: Runtime, limits: Mapping[str, int]
 ) -> ArithmeticModel:
     """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import write_json
 from stages.talos.arithmetic_model import ArithmeticModel, open_model
+from stages.talos.settings import Settings
 from stages.text.scores.scores import agreement
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.core import paths
@@ -43,7 +43,7 @@ def searched_mean(rows: Sequence[dict[str, Any]]) -> float:
     return float(np.mean([row["mean"] for row in rows if max(abs(row["alpha1"]), abs(row["alpha2"])) <= 1]))
 
 
-def disentangle(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
+def disentangle(method: str, seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store the error grid of every pair of tasks; gives a line for each."""
     settings, lines = params.disentangle.grid, []
     for first, second in settings.pairs.items():
@@ -71,6 +71,6 @@ def pair_logits(model: ArithmeticModel, first: str, second: str) -> Logits:
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, seed: int) -> None:
     """Lay the vectors of each pair over each other, at every point of a grid of coefficients."""
     print("\n".join(disentangle(method, seed, params, machine)))

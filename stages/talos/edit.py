@@ -22,13 +22,12 @@ from skill_grafting.grafting.composition import ATTENTION_OUTPUT, FUSED, KEY, QU
 from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.registry import Budget
+from skill_grafting.localizers.localizer import Budget
 from skill_grafting.support.errors import MaskError
-from skill_grafting.support.fields import Params
 from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import FULL, LINEAR, open_model
 from stages.talos.linearised import LinearisedModel
-from stages.talos.settings import EditTraining
+from stages.talos.settings import EditTraining, Settings
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
 from stages.text.scores.classification import accuracy
@@ -39,7 +38,7 @@ from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
 from stages.text.tasks.settings import FinetuneParams
 from stages.text.training.finetuning import matched_steps
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, TrainPlan, batches_of, train
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_task
@@ -57,7 +56,7 @@ STATES = {"adamw": (2, 2), "sgd": (0, 1)}
 TaskVector = tuple[GraftMask, dict[str, Tensor], dict[str, Any]]
 
 
-def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> list[str]:
+def make_vectors(method: str, seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store every task's vector by one method, and its effect on all tasks; gives a line for each."""
     records = {}
     for task in params.talos.tasks:
@@ -73,7 +72,7 @@ def make_vectors(method: str, seed: int, params: Params, machine: Runtime) -> li
     return predict_all(method, seed, params, machine, records)
 
 
-def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> TaskVector:
+def vector_from_main_pipeline(method: str, cell: GraftCell, params: Settings) -> TaskVector:
     """A vector taken from the main pipeline: the whole region, or the graft."""
     size, mask, values = cell.region.size, GraftMask.full(cell.region), {}
     if method == GRAFT:
@@ -83,7 +82,7 @@ def vector_from_main_pipeline(method: str, cell: GraftCell, params: Params) -> T
     return mask, values, {"cost": {"steps": steps, **sizes(params.finetune, size, mask)}}
 
 
-def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
+def train_vector(method: str, cell: GraftCell, params: Settings) -> TaskVector:
     """Choose the mask, and train it from the pretrained backbone."""
     start = time.monotonic()
     mask = choose_mask(method, cell, params)
@@ -102,14 +101,15 @@ def train_vector(method: str, cell: GraftCell, params: Params) -> TaskVector:
     return mask, values, {"cost": cost, **record}
 
 
-def choose_mask(method: str, cell: GraftCell, params: Params) -> GraftMask:
+def choose_mask(method: str, cell: GraftCell, params: Settings) -> GraftMask:
     """The mask that a method trains; raises MaskError if its localizer finds fewer parameters than asked for."""
     if method in (MATCHED, LINEAR):
         return GraftMask.full(cell.region)
     if method == ATTENTION:
         return attention_mask(cell.region)
     share, budget = params.talos.sparsity, Budget.of(cell.region, params.talos.sparsity, "talos.sparsity")
-    mask = cell.masks(params.localizer, [share], "talos.sparsity", cell.objective(), cell.draws(method), method)[share]
+    localizer, seed = getattr(params.localizer, method), cell.draws(method)
+    mask = cell.masks(localizer, [share], "talos.sparsity", cell.objective(), seed, method)[share]
     if mask.selected < budget.k:
         raise MaskError(
             f"edit.methods: {method} selects {mask.selected:,} parameters of {cell.task}-{cell.seed}, talos.sparsity "
@@ -159,7 +159,7 @@ def best_of(
     return by_rate[best.point["learning_rate"]], values, {**best.point, "grid": best.grid, "curve": curve}
 
 
-def predict_all(method: str, seed: int, params: Params, machine: Runtime, records: dict[str, Any]) -> list[str]:
+def predict_all(method: str, seed: int, params: Settings, machine: Runtime, records: dict[str, Any]) -> list[str]:
     """Store what the model of every vector predicts on the test rows of every task; gives a line for each vector."""
     tasks, lines = params.talos.tasks, []
     model = open_model(method, tasks, seed, params, machine, {"test": params.talos.test_max})
@@ -202,9 +202,8 @@ def sizes(training: FinetuneParams | TrainPlan, trained: int, mask: GraftMask) -
 
 
 @stage
-def main(params: Params, machine: Runtime, method: str, seed: int) -> None:
+def main(params: Settings, machine: Runtime, method: str, seed: int) -> None:
     """Train them, or take them from the main pipeline, and see what each does to every task."""
-    params.localizer = getattr(params.localizer, method, None)
     if not params.talos.tasks:
         return
     print("\n".join(make_vectors(method, seed, params, machine)))

@@ -11,16 +11,15 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
-from skill_grafting.localizers.evidence import LocalizerInput
-from skill_grafting.localizers.random import Random
-from skill_grafting.localizers.registry import Budget
+from skill_grafting.localizers.baselines import Random
+from skill_grafting.localizers.localizer import Budget, LocalizerInput
 from skill_grafting.localizers.talos import calibrate, least_sensitive, sensitivity
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
-from skill_grafting.support.fields import Params
 from skill_grafting.support.io import read_rows, write_json
 from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import ArithmeticModel, encode_rows
+from stages.talos.settings import Settings
 from stages.text.models.objective import draws, objective_of
 from stages.text.scores.classification import accuracy
 from stages.text.scores.overlap import overlap
@@ -35,7 +34,7 @@ from stages.workflow.core.stage import stage
 LEAST, MOST, RANDOM = "least", "most", "random"
 
 
-def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str]:
+def measure_sensitivity(seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
     tasks = params.talos.tasks
     region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
@@ -47,12 +46,12 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     overlaps: dict[str, dict[str, float]] = {}
     with progress(f"sensitivity {seed}", len(tasks), "task") as bar:
         for task in tasks:
-            evidence = evidence_of(model, region, task, seed)
-            for kind, mask in masks(evidence, params).items():
+            given = input_of(model, region, task, seed)
+            for kind, mask in masks(given, params).items():
                 model.put(zeroed(pretrained, mask))
                 for key in model.sets:
                     logits[key[0]][f"{kind}_{task}"] = model.current(key)
-            overlaps[task] = single_round(evidence, params, task, seed)
+            overlaps[task] = single_round(given, params, task, seed)
             bar.update()
     lines = []
     for task in tasks:
@@ -61,7 +60,7 @@ def measure_sensitivity(seed: int, params: Params, machine: Runtime) -> list[str
     return lines
 
 
-def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> LocalizerInput:
+def input_of(model: ArithmeticModel, region: Region, task: str, seed: int) -> LocalizerInput:
     """Evidence about the pretrained backbone under the head of a task; there is no fine-tuned one to look at."""
     view, rows, words = model.views[task], read_rows(paths.sample(task, seed, "train")), ("sensitivity", task, seed)
     pretrained = {name: values.to(view.runtime.device) for name, values in model.pretrained.items()}
@@ -69,15 +68,15 @@ def evidence_of(model: ArithmeticModel, region: Region, task: str, seed: int) ->
     return objective.between(region, pretrained, pretrained, draws(*words))
 
 
-def masks(evidence: LocalizerInput, params: Params) -> dict[str, GraftMask]:
+def masks(given: LocalizerInput, params: Settings) -> dict[str, GraftMask]:
     """The share of parameters that is pruned: least and most sensitive in a single round, and a random one."""
-    region = evidence.region
+    region = given.region
     k = region.budget(params.sensitivity.pruned)
-    evidence.put(evidence.pretrained)
-    scores = sensitivity(evidence, params.localizer.talos)
+    given.put(given.pretrained)
+    scores = sensitivity(given, params.localizer.talos)
     return {
         LEAST: least_sensitive(scores, GraftMask.full(region), k),
-        RANDOM: Random().find(lambda: evidence, [Budget(k)])[0],
+        RANDOM: Random().find(lambda: given, [Budget(k)])[0],
         MOST: top_k(region, scores, k),
     }
 
@@ -87,13 +86,13 @@ def zeroed(pretrained: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     return transplant(pretrained, {name: torch.zeros(len(at)) for name, at in mask.indices.items()}, mask)
 
 
-def single_round(evidence: LocalizerInput, params: Params, task: str, seed: int) -> dict[str, float]:
+def single_round(given: LocalizerInput, params: Settings, task: str, seed: int) -> dict[str, float]:
     """Overlap of the talos mask with the one that a single round finds, and of two random ones of that size."""
-    budget = Budget.of(evidence.region, params.talos.sparsity, "talos.sparsity")
+    budget = Budget.of(given.region, params.talos.sparsity, "talos.sparsity")
 
     def calibrated(**changes: int) -> GraftMask:
         """Both draw the same labels."""
-        drawing = replace(evidence, generator=draws("talos", task, seed))
+        drawing = replace(given, generator=draws("talos", task, seed))
         *_, mask = calibrate(drawing, params.localizer.talos.model_copy(update=changes), budget)
         return mask
 
@@ -106,7 +105,7 @@ def write_task(
     seed: int,
     logits: dict[str, np.ndarray],
     overlap: dict[str, float],
-    params: Params,
+    params: Settings,
 ) -> None:
     """Store the predictions of pruned models on a task's test rows, and the overlap of its masks."""
     labels = model.labels((task, "test"))
@@ -119,7 +118,7 @@ def write_task(
 
 
 @stage
-def main(params: Params, machine: Runtime, seed: int) -> None:
+def main(params: Settings, machine: Runtime, seed: int) -> None:
     """Prune the least, the most and random ones; calibrate a mask in rounds and in a single one, and measure how much they overlap."""
     if not params.talos.tasks:
         return

@@ -1,7 +1,7 @@
 """Settings of task arithmetic with localized vectors, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ from skill_grafting.support.fields import (
     Weight,
     get_by_path,
 )
+from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 
 # besides these, each localizer trains the parameters that it selects
@@ -82,13 +83,16 @@ class DisentangleParams(Section):
     grid: AlphaGrid
 
 
-SECTIONS: dict[str, Any] = {
-    "talos": TalosParams,
-    "sensitivity": SensitivityParams,
-    "edit": EditParams,
-    "arithmetic": ArithmeticParams,
-    "disentangle": DisentangleParams,
-}
+class Settings(sections.Settings):
+    """Those of the main pipeline and, below, the sections of this one's params.yaml."""
+
+    talos: TalosParams
+    sensitivity: SensitivityParams
+    edit: EditParams
+    arithmetic: ArithmeticParams
+    disentangle: DisentangleParams
+
+
 TASKS = (
     Choice("talos.tasks", least=2),
     Choice("arithmetic.negation.controls", "talos.tasks"),

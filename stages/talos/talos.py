@@ -9,7 +9,7 @@ import pandas as pd
 from skill_grafting.grafting.composition import KEY, KINDS, QUERY, composition
 from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.merging.merge import normalised
-from skill_grafting.support.fields import Params
+from stages.talos.settings import Settings
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.overlap import overlap
 from stages.text.scores.variants import PRETRAINED
@@ -36,7 +36,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def collect(params: Params) -> dict[str, pd.DataFrame]:
+def collect(params: Settings) -> dict[str, pd.DataFrame]:
     """Read the records of the cells that the settings name; raises DataError for a missing one, MaskError for a damaged mask.
 
     `gain` of an added model is its relative gain, of full fine-tuning's own single model, where that gained summary.least_gain.
@@ -214,6 +214,6 @@ def _facts(negation: pd.DataFrame) -> pd.DataFrame:
 
 
 @stage
-def main(params: Params) -> None:
+def main(params: Settings) -> None:
     """Write the report from the records of all cells that params.yaml names."""
     publish("talos", collect(params))

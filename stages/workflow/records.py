@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from skill_grafting.support.errors import DataError
+from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json
-from skill_grafting.support.words import small_percent
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.tasks import registry
@@ -138,8 +138,8 @@ def exact(shares: pd.Series, rows: pd.Series) -> pd.Series:
 
 
 def label_kinds(labels: pd.Series) -> pd.Series:
-    """What kind of task each is by its number of labels; without any its rows are completions."""
-    return pd.Series("two labels", labels.index).mask(labels > 2, "more labels").mask(labels == 0, "completions")
+    """What kind of task each is by its number of labels."""
+    return pd.Series("two labels", labels.index).mask(labels > 2, "more labels")
 
 
 def shifts(tasks: pd.Series, test_sets: pd.Series) -> pd.Series:

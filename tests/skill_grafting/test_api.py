@@ -167,9 +167,7 @@ def test_the_masks_are_those_of_the_pipeline(make_cell, method):
     known = cell.load()
     words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
     objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
-    wanted = sg.localize(
-        opened.pretrained, opened.finetuned, sparsity=0.02, method=settings, loss=objective, seed=draws(*words)
-    )
+    wanted = opened.masks(settings, [0.02], "sparsity", objective, draws(*words))[0.02]
     changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws", "batch_size", "select", "eval_steps")}
     examples = opened.model.encode(cell.rows["train"])
     one_by_one = method in ("fish", "talos")
@@ -388,7 +386,7 @@ REFUSED = {
         for more, message in (
             ({"labels": "abc"}, "labels: 'abc' should be a list of names"),
             ({"labels": ["one"]}, "^should be metadata with two labels or more, or none"),
-            ({"title": 3}, "^title: 3 is not allowed: should be text"),
+            ({"title": 3}, "^title: 3 is not allowed"),
             ({"author": "me"}, "author: unknown; of the base a patch says name, source and revision"),
         )
     },
@@ -400,7 +398,7 @@ REFUSED = {
             r"tasks.a: should be a patch or \(tuned, mask\), not a Sequential; \(tuned, GraftMask.full": lambda b, t_, mask: (b, {"a": t_}),
             r'tasks: should be {"name": patch, "other": \(tuned, mask\)}, not a list': lambda b, t_, mask: (b, [(t_, mask)]),
             "not keys that are no text": lambda b, t_, mask: (b, {1: (t_, mask)}),
-            "base and tuned should be torch modules, not a GraftMask": lambda b, t_, mask: (b, {"a": (mask, t_)}),
+            "base and tuned should be torch modules, both of one kind, not a Sequential and a GraftMask": lambda b, t_, mask: (b, {"a": (mask, t_)}),
             "mask: should be a GraftMask, not a NoneType": lambda b, t_, mask: (b, {"a": (t_, None)}),
         }.items())
     },
@@ -409,7 +407,7 @@ REFUSED = {
     "a share": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "dare", share=0), "share: 0 should be above 0 and at most 1"),
     "an alpha": (lambda b, t_: sg.merge(b, {"a": (t_, sg.localize(b, t_, sparsity=0.5))}, "arithmetic", alpha=math.nan), "alpha: nan should be a finite"),
     "no module": (lambda b, t_: sg.localize(b, t_.state_dict(), sparsity=0.5), "should be torch modules, both of one kind, not a Sequential and a OrderedDict"),
-    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, not a GraftMask"),
+    "the order": (lambda b, t_: sg.graft(b, sg.localize(b, t_, sparsity=0.5), t_), "should be torch modules, both of one kind, not a Sequential and a GraftMask"),
     "no pattern": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=5), "parameters: 5 should be"),
     "no match": (lambda b, t_: sg.localize(b, t_, sparsity=0.5, parameters=lambda _: False), "parameters: matches none of the model's"),
     "no values": (lambda b, t_: sg.localize(nn.LazyLinear(2), nn.LazyLinear(2), sparsity=0.5), "has no values yet"),
@@ -509,7 +507,7 @@ def test_several_sizes_dev_functions_and_the_curve():
     assert sg.localize(base, tuned, sparsity=0.1, method=steepest, loss=loss, parameters="all").region_indices().equal(wanted)
 
 
-def test_batches_that_are_used_up_are_no_evidence():
+def test_batches_that_are_used_up_are_refused():
     base, tuned, *_ = small()
     used = iter([1])
     options = {"sparsity": 0.5, "method": "attribution", "loss": lambda model, _: drift(model), "batches": used}

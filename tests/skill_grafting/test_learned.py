@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from skill_grafting.api import localize
 from skill_grafting.grafting import select as numbered
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.evidence import LocalizerInput, Objective, Scores
 from skill_grafting.localizers.learned import Learned, MaskLogits, Watched, learn_mask
+from skill_grafting.localizers.localizer import Budget, LocalizerInput, Objective, find_masks
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.localizers.registry import Budget
-from skill_grafting.support.errors import ParamsError, TrainingError
+from skill_grafting.localizers.registry import localizer_of
+from skill_grafting.support.errors import TrainingError
 from stages.text.models.objective import objective_of
 from stages.text.models.predicting import dev_score, predict
 from stages.text.scores.classification import accuracy, mcc
@@ -205,7 +204,7 @@ def test_without_steps_top_k_is_the_movement_mask_and_a_threshold_gives_the_base
 def test_the_last_step_is_scored_whatever_eval_steps_is_and_the_start_never():
     left = iter([0.25, 0.5])
     settings = changed(ABSOLUTE, steps=4, select="authors", eval_steps=3)
-    found = Small().learn(settings, scores=lambda: Scores(0.25, next(left)))[0].record
+    found = Small().learn(settings, scores=lambda: {"train_score": 0.25, "dev_score": next(left)})[0].record
     assert found["step"] == 4 and [entry["step"] for entry in found["history"] if "dev_score" in entry] == [3, 4]
     assert [entry["step"] for entry in found["history"] if "train_loss" in entry] == [0, 1, 2, 3]
 
@@ -239,33 +238,7 @@ def test_with_batches_of_some_rows_the_loss_on_all_is_measured_at_most_four_time
     assert masks[0][0].equals(masks[1][0]) and same(masks[0][1], masks[1][1]), "looking changes nothing"
 
 
-def wrong_labels() -> Small:
-    """Labels that neither model has, far apart, so that a large step overshoots."""
-    small = Small()
-    small.labels = small.labels.roll(3)
-    small.finetuned = {name: 6 * after - 5 * small.pretrained[name] for name, after in small.finetuned.items()}
-    return small
-
-
-def test_a_step_that_raised_the_loss_is_halved_if_asked_for():
-    wild = changed(ABSOLUTE, learning_rate=30.0, steps=12)
-    plain, halved = (wrong_labels().learn(changed(wild, halve=halve))[0].record for halve in (False, True))
-    small, rate, seen = wrong_labels(), wild.learning_rate, []
-    logits = small.start()
-    for _ in range(wild.steps):
-        logits.blend_into(small.weights)
-        seen.append(float(small.loss_gradient()))
-        rate *= 0.5 if seen[-1] > min(seen[-2:]) else 1
-        logits.step(small.weights, rate)
-    assert losses_of(halved, "train_loss") == seen and rate < wild.learning_rate
-    assert halved["loss"][1] < plain["loss"][1], "and so it ends lower"
-    calm = changed(RELATIVE, steps=5)
-    assert same(Small().learn(calm)[1].logits, Small().learn(changed(calm, halve=True))[1].logits), "control: no rise"
-    with pytest.raises(ParamsError, match="halve: needs the loss on all training rows"):
-        changed(wild, halve=True).find(lambda: evidence_in(small), [Budget(30)])
-
-
-def evidence_in(small: Small, **more: Any) -> LocalizerInput:
+def input_in(small: Small, **more: Any) -> LocalizerInput:
     """What a localizer asks of a model, with the small network."""
     objective = Objective(small.weights, lambda _size: small.loss_gradient, small.loss_gradient, lambda *_: {}, **more)
     return objective.between(small.region, small.pretrained, small.finetuned, np.random.default_rng(0))
@@ -280,28 +253,29 @@ def test_the_authors_rule_is_their_loop(rule, wrong):
     dev = torch.randn(9, 6, generator=generator).double()
     answers = functional_call(small.network, small.finetuned, (dev,)).argmax(1).roll(wrong)
 
-    def scores(values: dict[str, Tensor]) -> Scores:
-        sets = ((small.inputs, small.labels), (dev, answers))
-        return Scores(
-            *(float((functional_call(small.network, values, (x,)).argmax(1) == y).double().mean()) for x, y in sets)
-        )
+    def scores(values: dict[str, Tensor]) -> dict[str, float]:
+        sets = {"train_score": (small.inputs, small.labels), "dev_score": (dev, answers)}
+        return {
+            name: float((functional_call(small.network, values, (x,)).argmax(1) == y).double().mean())
+            for name, (x, y) in sets.items()
+        }
 
     baseline, theirs, seen = 0.0, None, []
     for step in range(1, settings.steps + 1):
         flat = small.region.flatten(literal(small, changed(settings, steps=step)))
         chosen = flat.topk(30).indices
         mask = GraftMask.from_region_indices(small.region, chosen if rule == "top_k" else chosen[flat[chosen] > 0])
-        seen.append(sum(scores(graft(small.pretrained, small.finetuned, mask))))
+        seen.append(sum(scores(graft(small.pretrained, small.finetuned, mask)).values()))
         if seen[-1] > baseline:
             baseline, theirs = seen[-1], (step, mask)
 
-    evidence = evidence_in(small, scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
-    [found] = settings.find(lambda: evidence, [Budget(30)])
+    given = input_in(small, scores=lambda: scores({n: w.detach() for n, w in small.weights.items()}))
+    [found] = settings.find(lambda: given, [Budget(30)])
     assert found.record["step"] == theirs[0] and found.equals(theirs[1])
     assert [
-        sum(entry[name] for name in Scores._fields) for entry in found.record["history"] if "dev_score" in entry
+        sum(entry[name] for name in ("train_score", "dev_score")) for entry in found.record["history"] if "dev_score" in entry
     ] == seen
-    [last] = changed(settings, select="last").find(lambda: evidence, [Budget(30)])
+    [last] = changed(settings, select="last").find(lambda: given, [Budget(30)])
     assert last.record["step"] == settings.steps and not last.equals(found), "control"
 
 
@@ -334,7 +308,7 @@ def test_localize_and_stitch_is_their_loop(pulled):
 
 
 def test_the_last_mask_is_kept_without_a_score():
-    def refuse() -> Scores:
+    def refuse() -> dict[str, float]:
         raise AssertionError("it was scored")
 
     assert Small().learn(ABSOLUTE, scores=refuse)[0].record["step"] == ABSOLUTE.steps
@@ -374,7 +348,7 @@ def peak_arrays(settings: Learned, copies: int = 0) -> float:
     with PeakBytes() as counter:
         extra = [values.clone() for values in [*pretrained.values()] * copies]
         logits = MaskLogits.around(GraftMask.empty(region), pretrained, finetuned, settings.offset)
-        scores, k = lambda: Scores(0.0, 0.0), region.size // 100
+        scores, k = lambda: {"train_score": 0.0, "dev_score": 0.0}, region.size // 100
         learn_mask(weights, logits, k, settings, counter.leaving_out(gradient), Watched(scores))
     assert len(extra) == copies * len(weights)
     return counter.peak / (4 * region.size)
@@ -397,7 +371,7 @@ def test_learned_masks_beat_random_ones_of_equal_size(make_cell):
     test = opened.model.encode(cell.rows["test"])
     whole, budget = dev_score(cell.load(), test)[0], Budget.of(opened.region, 0.1, "graft.sparsity")
     loss = objective_of(opened.model, opened.region.shapes, cell.rows["train"])
-    mask = localize(opened.pretrained, opened.finetuned, sparsity=budget, method="learned", loss=loss)
+    [mask] = find_masks(localizer_of("learned"), loss, opened.region, (opened.pretrained, opened.finetuned), [budget])
     assert mask.selected == opened.region.budget(0.1)
     opened.model.put(transplant(opened.pretrained, opened.values_at(mask), mask))
     assert dev_score(opened.model, test)[0] > 0.95 * whole > 0.9
@@ -413,6 +387,7 @@ def test_scores_are_of_train_and_dev_by_the_tasks_own_metric(make_cell):
     objective = objective_of(model, opened.region.shapes, *rows.values())
     model.put(opened.pretrained)
     found = objective.scores()
-    for part, score in zip(rows.values(), found, strict=True):
+    for (split, part), (name, score) in zip(rows.items(), found.items(), strict=True):
+        assert name == f"{split}_score"
         logits, labels = predict(model, model.encode(part)).numpy(), [TOY.labels.index(row["label"]) for row in part]
         assert score == mcc(logits, np.array(labels)) != accuracy(logits, np.array(labels)), "control"

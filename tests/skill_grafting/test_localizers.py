@@ -17,10 +17,10 @@ from skill_grafting.grafting.mask_reading import read_mask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import attribution
-from skill_grafting.localizers.bias import biases
-from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput, Objective
+from skill_grafting.localizers.baselines import biases
+from skill_grafting.localizers.localizer import NO_OBJECTIVE, Budget, LocalizerInput, Objective
 from skill_grafting.localizers.movement import movement, movement_mask, movement_order, order_within
-from skill_grafting.localizers.registry import NAMES, Budget, localizer_of
+from skill_grafting.localizers.registry import METHODS, NAMES, kind_of, localizer_of
 from skill_grafting.support.errors import ParamsError
 from stages.text.models.objective import draws, objective_of
 from stages.workflow.cells.cells import GraftCell
@@ -30,19 +30,19 @@ from tests.pico import localizer_settings, same
 ROOT = Path(__file__).parents[2]
 
 
-def evidence_of(cell, seed: int = 0) -> LocalizerInput:
+def input_of(cell, seed: int = 0) -> LocalizerInput:
     opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
     words = ("mask", "toy", seed)
     objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
     return objective.between(opened.region, opened.pretrained, opened.finetuned, draws(*words))
 
 
-def seeded(evidence: LocalizerInput, seed: int = 0) -> LocalizerInput:
-    return replace(evidence, generator=draws("mask", "toy", seed))
+def seeded(given: LocalizerInput, seed: int = 0) -> LocalizerInput:
+    return replace(given, generator=draws("mask", "toy", seed))
 
 
-def mask_of(name: str, evidence: LocalizerInput, k: int, **changes: Any) -> GraftMask:
-    return localizer_settings(name, **changes).find(lambda: evidence, [Budget(k)])[0]
+def mask_of(name: str, given: LocalizerInput, k: int, **changes: Any) -> GraftMask:
+    return localizer_settings(name, **changes).find(lambda: given, [Budget(k)])[0]
 
 
 class Quadratic:
@@ -74,7 +74,7 @@ class Quadratic:
     def moved_most(self, k: int) -> GraftMask:
         return movement_mask(self.pretrained, self.finetuned, self.region, k)
 
-    def evidence(self, squares: Tensors | None = None) -> LocalizerInput:
+    def given(self, squares: Tensors | None = None) -> LocalizerInput:
         objective = Objective(self.weights, lambda _size: self.backward, self.backward, lambda *_: squares)
         return objective.between(self.region, self.pretrained, self.finetuned, np.random.default_rng(0))
 
@@ -90,22 +90,22 @@ def quadratic(triple):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_contract_on_a_real_model(make_cell, tmp_path, name):
     cell, localizer = make_cell("prompt"), localizer_settings(name)
-    evidence = evidence_of(cell)
-    masks = {k: mask_of(name, seeded(evidence), k) for k in (1, 2, 300)}
+    given = input_of(cell)
+    masks = {k: mask_of(name, seeded(given), k) for k in (1, 2, 300)}
     assert all(mask.region == cell.region and mask.selected == k for k, mask in masks.items()), "exactly k"
-    assert same(evidence.pretrained, cell.pretrained()) and same(evidence.finetuned, cell.finetuned())
-    again = mask_of(name, evidence_of(cell), 300)
+    assert same(given.pretrained, cell.pretrained()) and same(given.finetuned, cell.finetuned())
+    again = mask_of(name, input_of(cell), 300)
     assert masks[300].equals(again), "the same again, whatever state the weights are left in"
     if name == "random":
-        assert not masks[300].equals(mask_of(name, seeded(evidence, 1), 300)), "control: another seed draws others"
-    write_mask(tmp_path / "mask", StoredMask(masks[300], values_at(evidence.finetuned, masks[300]), {}, {}))
+        assert not masks[300].equals(mask_of(name, seeded(given, 1), 300)), "control: another seed draws others"
+    write_mask(tmp_path / "mask", StoredMask(masks[300], values_at(given.finetuned, masks[300]), {}, {}))
     read = read_mask(tmp_path / "mask")
     assert read.mask.equals(masks[300]) and same(read.values, values_at(cell.finetuned(), masks[300]))
-    together = localizer.find(lambda: seeded(evidence), [Budget(2), Budget(300)])
+    together = localizer.find(lambda: seeded(given), [Budget(2), Budget(300)])
     assert [found.equals(masks[k]) for found, k in zip(together, (2, 300), strict=True)] == [True] * 2
-    order = localizer.rank(seeded(evidence), 300)
+    order = localizer.rank(seeded(given), 300)
     if order is not None:
-        small, large = localizer.rank(seeded(evidence), 37).tolist(), order.tolist()
+        small, large = localizer.rank(seeded(given), 37).tolist(), order.tolist()
         assert small == large[:37] and len({*large}) == 300, "nested"
         assert large != sorted(large), "control: the order is not that of the region"
 
@@ -118,13 +118,13 @@ def test_what_needs_no_model_gets_none(make_cell, name):
         with pytest.raises((ParamsError, KeyError), match="has no model to take gradients of|encoder"):
             mask_of(name, alone, 300)
     else:
-        assert mask_of(name, alone, 300).equals(mask_of(name, seeded(evidence_of(cell)), 300))
+        assert mask_of(name, alone, 300).equals(mask_of(name, seeded(input_of(cell)), 300))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_region_is_the_largest_mask(quadratic, name):
     most = sum(values.numel() for n, values in quadratic.pretrained.items() if n.endswith(".bias"))
-    whole = mask_of(name, quadratic.evidence(quadratic.curve), quadratic.region.size).selected
+    whole = mask_of(name, quadratic.given(quadratic.curve), quadratic.region.size).selected
     assert 0 < most < whole == quadratic.region.size or (name, whole) == ("bias", most)
 
 
@@ -134,22 +134,23 @@ def test_ties_are_broken_by_region_index(name):
     zeros, ones = ({n: make(shape) for n, shape in region.shapes.items()} for make in (torch.zeros, torch.ones))
     toy = Quadratic(region, zeros, ones)
     toy.target = toy.curve = ones
-    first = mask_of(name, toy.evidence(toy.curve), 4).region_indices().tolist()
+    first = mask_of(name, toy.given(toy.curve), 4).region_indices().tolist()
     assert (first == [0, 1, 2, 3]) == (name != "random"), "control: that one has no ties"
 
 
-def test_a_localizer_of_ones_own_is_one_file_and_a_variant_of_it_a_line(make_cell, monkeypatch, tmp_path):
+def test_a_localizer_of_ones_own_is_a_class_and_a_line_and_a_variant_of_it_a_line(make_cell, monkeypatch, tmp_path):
     """The example of the documentation, as it is printed there."""
     page = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    code = re.search(r'^```python\n(""".*?^LOCALIZER = .*?)^```$', page, re.MULTILINE | re.DOTALL)[1]
+    code = re.search(r'^```python\n("""Relative .*?)^```$', page, re.MULTILINE | re.DOTALL)[1]
     assert len(code.splitlines()) < 40
     (tmp_path / "relative.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(localizers, "__path__", [*localizers.__path__, str(tmp_path)])
-    monkeypatch.setattr("skill_grafting.localizers.registry.NAMES", (*NAMES, "relative"))
-    evidence, budget = evidence_of(make_cell("prompt")), Budget(120)
+    [name, place] = re.search(r'`"(relative)": "([\w.]+)"`', page).groups()
+    monkeypatch.setitem(METHODS, name, place)
+    given, budget = input_of(make_cell("prompt")), Budget(120)
     [name, line] = re.search(r"`(relative_\w+): (\{of: relative.*?\})`", page).groups()
     variant = localizer_of(name, dict(re.findall(r"(\w+): (\w+)", line)) | {"least": 0.01})
-    masks = [one.find(lambda: evidence, [budget])[0] for one in (localizer_of("relative"), variant, localizer_of("movement"))]
+    masks = [one.find(lambda: given, [budget])[0] for one in (localizer_of("relative"), variant, localizer_of("movement"))]
     assert {mask.selected for mask in masks} == {120}
     assert not any(masks[a].equals(masks[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
@@ -175,9 +176,10 @@ def test_a_mistake_in_a_line_is_told_with_the_nearest_name(name, changes, messag
 
 def test_a_localizer_is_imported_only_when_it_is_asked_for():
     folder = Path("stages/skill_grafting/localizers")
-    known = {folder / f"{name}.py" for name in NAMES}
+    known = {folder / f"{place.partition('.')[0]}.py" for place in METHODS.values()}
     assert closure(folder / "registry.py") & known == set()
     assert {path.stem for path in closure(folder / "learned.py") & known} == {"learned", "movement"}
+    assert [kind_of(name).name for name in METHODS] == [*METHODS] == sorted(METHODS)
 
 
 # --- Each one's own definition ---------------------------------------------------------------------------------
@@ -185,16 +187,16 @@ def test_a_localizer_is_imported_only_when_it_is_asked_for():
 
 def test_baselines_are_what_they_say(triple):
     region, pretrained, finetuned = triple
-    evidence = NO_OBJECTIVE.between(region, pretrained, finetuned, np.random.default_rng(0))
-    assert mask_of("movement", evidence, 20).equals(movement_mask(*triple[1:], triple[0], 20))
+    given = NO_OBJECTIVE.between(region, pretrained, finetuned, np.random.default_rng(0))
+    assert mask_of("movement", given, 20).equals(movement_mask(*triple[1:], triple[0], 20))
     squares = {name: values**2 for name, values in pretrained.items()}
-    assert mask_of("magnitude", evidence, 20).equals(top_k(region, squares, 20))
-    assert {*mask_of("bias", evidence, 5).indices} == {*biases(region)} == {"a.bias"}
+    assert mask_of("magnitude", given, 20).equals(top_k(region, squares, 20))
+    assert {*mask_of("bias", given, 5).indices} == {*biases(region)} == {"a.bias"}
     still = NO_OBJECTIVE.between(region, pretrained, pretrained, np.random.default_rng(0))
     assert {*mask_of("bias", still, 5).indices} == {"a.bias"}, "no other parameter, though none moved"
     alone = Region({"a.bias": (11,)})
     order = movement_order(pretrained, finetuned, alone, 5)
-    assert torch.equal(mask_of("bias", evidence, 5).indices["a.bias"], order.sort().values)
+    assert torch.equal(mask_of("bias", given, 5).indices["a.bias"], order.sort().values)
 
 
 def test_movement_orders_by_distance_either_way_and_ties_by_index():
@@ -225,15 +227,15 @@ def test_random_places_are_spread_over_the_region():
     region = Region({"small.weight": (100,), "large.weight": (900,)})
     zeros = {name: torch.zeros(shape) for name, shape in region.shapes.items()}
     drawn = (NO_OBJECTIVE.between(region, zeros, zeros, np.random.default_rng(seed)) for seed in range(200))
-    counts = [len(mask_of("random", evidence, 100).indices.get("small.weight", [])) for evidence in drawn]
+    counts = [len(mask_of("random", given, 100).indices.get("small.weight", [])) for given in drawn]
     # hypergeometric: mean 10, standard deviation 2.85, so 0.2 for the mean of 200
     assert abs(np.mean(counts) - 10) < 0.8 and np.std(counts) > 1.5
 
 
 def test_more_examples_than_there_are_means_all(make_cell):
     cell = make_cell("prompt")
-    evidence = evidence_of(cell)
-    every, some, beyond = (evidence.squared_gradients(n) for n in (32, 12, 1000))
+    given = input_of(cell)
+    every, some, beyond = (given.squared_gradients(n) for n in (32, 12, 1000))
     assert same(every, beyond)
     assert all(bool((some[name] <= every[name] * (1 + 1e-4) + 1e-12).all()) for name in every), "a part of the same sum"
     assert any(bool((some[name] < 0.9 * every[name]).any()) for name in every), "control: but only a part"
@@ -246,10 +248,10 @@ def test_attribution_of_a_quadratic_loss_is_the_analytic_one(quadratic):
         n: -q.curve[n] * (len(points) * (q.pretrained[n] - q.target[n]) + sum(points) * delta[n]) * delta[n]
         for n in delta
     }
-    torch.testing.assert_close(attribution(q.evidence(), points), analytic, rtol=1e-4, atol=1e-6)
-    signed = mask_of("attribution", q.evidence(), 20, path_points=points)
+    torch.testing.assert_close(attribution(q.given(), points), analytic, rtol=1e-4, atol=1e-6)
+    signed = mask_of("attribution", q.given(), 20, path_points=points)
     assert signed.equals(top_k(q.region, analytic, 20))
-    either = mask_of("attribution", q.evidence(), 20, path_points=points, sign="magnitude")
+    either = mask_of("attribution", q.given(), 20, path_points=points, sign="magnitude")
     assert either.equals(top_k(q.region, {n: values.abs() for n, values in analytic.items()}, 20))
     assert not either.equals(signed), "control: some movement is harmful"
 
@@ -260,14 +262,14 @@ def test_grown_masks_add_what_the_graft_gains_most_from(quadratic):
         gains = q.gains(mask)
         gains[mask.region_indices()] = torch.inf
         mask = GraftMask.from_region_indices(q.region, gains.topk(size).indices)
-    grown = mask_of("grown", q.evidence(), 30)
+    grown = mask_of("grown", q.given(), 30)
     assert grown.equals(mask)
     assert {*q.moved_most(10).region_indices().tolist()} <= {*grown.region_indices().tolist()}
     assert not grown.equals(q.moved_most(30)), "control"
 
 
 def test_the_graft_put_in_place_is_the_graft(quadratic):
-    mask = mask_of("random", quadratic.evidence(), 25)
+    mask = mask_of("random", quadratic.given(), 25)
     graft_into(quadratic.weights, quadratic.pretrained, quadratic.finetuned, mask)
     assert same(quadratic.weights, graft(quadratic.pretrained, quadratic.finetuned, mask))
 
@@ -276,5 +278,5 @@ def test_the_graft_put_in_place_is_the_graft(quadratic):
 def test_other_batches_give_another_mask(make_cell, batch_size):
     cell = make_cell("prompt")
     k = cell.region.budget(0.05)
-    masks = [mask_of("learned", evidence_of(cell, seed), k, batch_size=batch_size) for seed in (0, 1)]
+    masks = [mask_of("learned", input_of(cell, seed), k, batch_size=batch_size) for seed in (0, 1)]
     assert masks[0].equals(masks[1]) == (batch_size == 128), "control: other batches, another mask"

@@ -29,7 +29,7 @@ from tests.graft_project import MASK, ROOT, Project, graft, make_project, refuse
 from tests.pico import change_one_value, random_mask, same, set_config, state
 from tests.skill_grafting.test_masks import rewrite
 
-MODES = [mode for mode in CLASSES if mode != "generative"]  # which test_completing.py is about
+MODES = [*CLASSES]
 BASE, EMBEDDINGS = "models/pretrained", "bert.embeddings.word_embeddings.weight"
 INPUTS = torch.tensor([[2, 17, 30, 41, 3], [2, 55, 9, 20, 3]])
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

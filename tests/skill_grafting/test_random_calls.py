@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import skill_grafting as sg
 from skill_grafting.grafting.region import named_weights
-from skill_grafting.modules import places
+from skill_grafting.modules import swapping
 from skill_grafting.support.errors import GraftError
 
 CALLS = int(os.environ.get("GRAFT_CALLS", "400"))
@@ -240,12 +240,12 @@ def test_random_calls_are_right_or_refused_and_leave_every_model_as_it_was():
 
 
 def test_a_buffer_that_is_not_put_back_is_found(monkeypatch):
-    put_back = places._Kept._put_buffer
+    put_back = swapping._Kept._put_buffer
 
     def forgets(kept: object, part: nn.Module, name: str, *more: object) -> None:
         if name != "running_var":
             put_back(kept, part, name, *more)
 
-    monkeypatch.setattr(places._Kept, "_put_buffer", forgets)
+    monkeypatch.setattr(swapping._Kept, "_put_buffer", forgets)
     _, wrong = calls(100)
     assert any("do_grafted: a model is not as before" in line for line in wrong)

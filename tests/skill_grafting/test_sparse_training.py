@@ -3,12 +3,14 @@
 import copy
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, named_weights
@@ -17,11 +19,11 @@ from skill_grafting.support.errors import GraftError, MaskError, ModelError
 from skill_grafting.support.fields import HEAD
 from stages.text.models.batching import shuffled
 from stages.text.models.structure import groups_of
-from stages.text.training import course, finetuning, training
+from stages.text.training import finetuning, trainer
 from stages.text.training.finetuning import at_point, finetune, trained_names
-from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, TrainPlan, train
 from tests.pico import finetune_settings, random_mask, same, values_of
-from tests.skill_grafting.test_training import batches, fresh
+from tests.text.test_training import batches, fresh
 
 SGD = TrainPlan(steps=12, learning_rate=0.05, batch_size=8, weight_decay=0.1, clip_norm=0.5)
 MOMENTUM = replace(SGD, momentum=0.9, schedule="linear")
@@ -113,8 +115,8 @@ def test_selecting_the_whole_region_is_dense_training_bit_for_bit(make_cell, pla
 
 @pytest.mark.parametrize(("plan", "numbers"), [(MOMENTUM, 1), (replace(ADAMW, l1=0.0), 2)])
 def test_the_optimizer_keeps_as_many_numbers_as_the_mask_selects(make_cell, monkeypatch, plan, numbers):
-    cell, kept, make = make_cell("prompt"), [], course._optimizer
-    monkeypatch.setattr(course, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
+    cell, kept, make = make_cell("prompt"), [], trainer._optimizer
+    monkeypatch.setattr(trainer, "_optimizer", lambda *given: kept.append(make(*given)) or kept[-1])
     run(cell, replace(plan, steps=2), some(cell.region, 37))
     states = kept[0][0].state.values()
     vectors = [value for state in states for value in state.values() if isinstance(value, Tensor) and value.dim()]
@@ -189,7 +191,7 @@ def test_where_there_is_nothing_to_train_the_groups_are_named(make_cell, train, 
 def test_retraining_starts_where_finetuning_started_new_head_included(make_cell, monkeypatch):
     starts = []
 
-    def watched(batches: Batches, *more: object) -> training.Training:
+    def watched(batches: Batches, *more: object) -> trainer.Training:
         first = next(batches)
         starts.append(values_of(first[0][0]))
         return train(chain([first], batches), *more)
@@ -251,20 +253,96 @@ def numbers(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
-def test_masked_sgd_is_a_dense_step_within_the_mask_bit_for_bit(tied):
+def groups_of_weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def plain_loop(model, optimizer, texts, clipped=None, backwards=1, scheduler=None, scaler=None, closure=False, reload=None):
+    """Six steps of a training that uses an optimizer's protocol in these ways."""
+    scheduler = scheduler and scheduler(optimizer)
+    for number in range(6):
+        def evaluate(optimizer=optimizer) -> Tensor:
+            optimizer.zero_grad()
+            for _ in range(backwards):
+                loss = loss_of(model, texts)
+                (scaler.scale(loss) if scaler else loss).backward()
+            if scaler:
+                scaler.unscale_(optimizer)
+            if clipped:
+                torch.nn.utils.clip_grad_norm_(clipped(model, optimizer), 0.25)
+            return loss
+
+        if closure:
+            optimizer.step(evaluate)
+        else:
+            evaluate()
+            scaler.step(optimizer) if scaler else optimizer.step()
+        if scaler:
+            scaler.update()
+        if scheduler:
+            scheduler.step()
+        if reload and number == 2:
+            state, optimizer = copy.deepcopy(optimizer.state_dict()), reload()
+            optimizer.load_state_dict(state)
+    return numbers(model)
+
+
+SGD_OF = {"lr": 0.25, "momentum": 0.5}  # powers of two: nothing is rounded on the way
+TWO_GROUPS = {"make": lambda leaves: torch.optim.SGD([{"params": leaves[:1], "lr": 0.5}, {"params": leaves[1:]}], **SGD_OF)}
+PROTOCOL: dict[str, dict] = {
+    "as it is": {},
+    "clipped by the model": {"clipped": lambda model, _: model.parameters()},
+    "clipped by its groups": {"clipped": lambda _, optimizer: groups_of_weights(optimizer)},
+    "two backward passes": {"backwards": 2},
+    "a scheduler": {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)},
+    "a scaler": {"scaler": lambda: torch.amp.GradScaler("cpu", init_scale=1024.0), "clipped": lambda model, _: model.parameters()},
+    "a closure": {"closure": True, "clipped": lambda _, optimizer: groups_of_weights(optimizer)},
+    "groups": TWO_GROUPS,
+    "its state": {"reload": True},
+}
+
+
+@pytest.mark.parametrize("way", PROTOCOL)
+def test_masked_sgd_is_dense_sgd_within_the_mask_bit_for_bit_however_it_is_used(tied, way):
     model, mask, texts = tied
-    dense, inside = copy.deepcopy(model), mask.dense()
-    for _ in range(6):
-        dense.zero_grad()
-        loss_of(dense, texts).backward()
-        torch.nn.utils.clip_grad_norm_(dense.parameters(), 0.5)
-        with torch.no_grad():
-            for name, weight in dense.named_parameters():
-                weight -= 0.25 * weight.grad * inside[name]  # a power of two: nothing is rounded on the way
-    before = numbers(model)
-    step(model, masked_optimizer(model, mask, torch.optim.SGD, lr=0.25), texts)
-    assert same(numbers(model), numbers(dense)) and {*changed(before, numbers(model))} == {*mask.indices}
-    assert model["out"].weight is model["words"].weight
+    options, inside, found = {**PROTOCOL[way]}, mask.dense(), []
+    make = options.pop("make", lambda leaves: torch.optim.SGD(leaves, **SGD_OF))
+
+    def dense(live: nn.Module) -> torch.optim.Optimizer:
+        """Steps of all weights, whose gradients are cleared outside of the mask at the last moment."""
+        weights = {name: weight for name, weight in live.named_parameters() if name in mask.indices}
+
+        def clear(*_: object) -> None:
+            for name, weight in weights.items():
+                weight.grad.mul_(inside[name])
+
+        optimizer = make([*weights.values()])
+        optimizer.register_step_pre_hook(clear)
+        return optimizer
+
+    for made in (dense, lambda live: masked_optimizer(live, mask, make)):
+        live = copy.deepcopy(model)
+        given = {**options, "reload": partial(made, live)} if "reload" in options else options
+        given = {**given, "scaler": given["scaler"]()} if "scaler" in given else given
+        if way == "a closure" and made is dense:  # whose hook comes too early
+            given = {**given, "closure": False}
+        found.append(plain_loop(live, made(live), texts, **given))
+    assert same(*found) and {*changed(numbers(model), found[0])} == {*mask.indices}
+    plain = plain_loop(model, masked_optimizer(model, mask, torch.optim.SGD, **SGD_OF), texts)
+    assert same(found[1], plain) == (way in ("as it is", "its state")), "control: the others move otherwise"
+
+
+def test_hooks_see_weights_and_a_step_that_fails_leaves_the_groups_as_they_were(tied):
+    model, mask, texts = tied
+    optimizer, seen = masked_optimizer(model, mask, torch.optim.SGD, lr=0.25), []
+    weights = [weight for name, weight in model.named_parameters() if name in mask.indices]
+    hook = lambda one, *_: seen.append(all(a is b for a, b in zip(groups_of_weights(one), weights, strict=True)))  # noqa: E731
+    optimizer.register_step_pre_hook(hook), optimizer.register_step_post_hook(hook)
+    step(model, optimizer, texts, 2)
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    hook(optimizer)
+    assert seen == [True] * 6 and isinstance(optimizer, torch.optim.SGD) and model["out"].weight is model["words"].weight
 
 
 def test_the_state_has_the_mask_s_size_is_saved_and_is_of_this_mask_alone(tied):
@@ -335,6 +413,22 @@ def test_trainer_trains_a_mask_alone(make_cell, tmp_path):
     assert found and all(set(at.tolist()) <= set(mask.indices[name].tolist()) for name, at in found.items())
 
 
+def twins(model: nn.Module) -> nn.Module:
+    model.register_buffer("twin", model["body"].weight.detach())
+    return model
+
+
+def packed(model: nn.Module) -> nn.Module:
+    values = model["body"].weight.detach()
+    model["body"].weight = nn.Parameter(TwoTensor(values, values.clone()))
+    return model
+
+
+def reloaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    model.load_state_dict({name: values.clone() for name, values in model.state_dict().items()}, assign=True)
+    return optimizer
+
+
 BAD = {
     "another model": (lambda m, mask: masked_optimizer(nn.Linear(4, 4), mask, torch.optim.SGD), "the mask is of other models: these have no words.weight"),
     "no mask": (lambda m, mask: masked_optimizer(m, mask.indices, torch.optim.SGD), "mask: should be a GraftMask, not a dict"),
@@ -342,6 +436,12 @@ BAD = {
     "frozen": (lambda m, mask: masked_optimizer(m.requires_grad_(False), mask, torch.optim.SGD), "body.weight, which is frozen: requires_grad_|words.weight, which is frozen"),
     "options": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, rate=1), "make: no optimizer of these options: TypeError: .*'rate'"),
     "a rate": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, lr=-1), "make: no optimizer of these options: ValueError: Invalid learning rate"),
+    "on meta": (lambda m, mask: masked_optimizer(copy.deepcopy(m).to("meta"), mask, torch.optim.SGD), "has no values in memory .it is on meta.: load the model whole"),
+    "shared memory": (lambda m, mask: masked_optimizer(twins(m), mask, torch.optim.SGD), "body.weight and twin share memory, so that they can't be grafted apart"),
+    "packed": (lambda m, mask: masked_optimizer(packed(m), mask, torch.optim.SGD), "body.weight is a TwoTensor, sharded or packed by what made it"),
+    "replaced": (lambda m, mask: reloaded(m, masked_optimizer(m, mask, torch.optim.SGD)).step(), "words.weight was replaced since the optimizer was made|body.* was replaced"),
+    "a copy of it": (lambda m, mask: copy.deepcopy(masked_optimizer(m, mask, torch.optim.SGD)), "an optimizer of a mask can't be copied: make one of the copied"),
+    "more groups": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD).add_param_group({"params": []}), "add_param_group: SGD moves what the mask selects alone"),
     "no optimizer": (lambda m, mask: masked_optimizer(m, mask, list), "make: should make an optimizer of torch, not a list"),
 }  # fmt: skip
 

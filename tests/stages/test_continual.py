@@ -45,7 +45,7 @@ def params(mode: str) -> SimpleNamespace:
     return SimpleNamespace(
         model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
         sequence=SimpleNamespace(test_max=TEST),
-        order=SimpleNamespace(forward=ORDER, backward=ORDER[::-1]),
+        order={"forward": ORDER, "backward": ORDER[::-1]},
         method=SimpleNamespace(naive=NoParams(), grafting=NoParams(), **methods),
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def mode(request, after_main) -> str:
 def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
     chosen = params(mode, **combination)
     if localized := read_localized(method):
-        chosen.localizer = localizer_settings(localized[0], steps=3)
+        chosen.localizer = SimpleNamespace(**{localized[0]: localizer_settings(localized[0], steps=3)})
     combine(method, GROUP, SEED, chosen, runtime())
     files = {task: paths.logits("combination", f"{GROUP}/{task}", SEED, method) for task in TASKS}
     return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}

@@ -15,7 +15,7 @@ import torch
 
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_reading import read_mask
-from skill_grafting.localizers.evidence import NO_OBJECTIVE, LocalizerInput
+from skill_grafting.localizers.localizer import NO_OBJECTIVE, LocalizerInput
 from skill_grafting.support.errors import ModelError, TrainingError
 from skill_grafting.support.io import read_json
 from stages.multitask import joint
@@ -294,13 +294,8 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
         gradient()
         return triple[0].flatten({name: weight.grad for name, weight in one.weights.items()})
 
-    apart = [left_by(evidence.batch_gradients(8)) for evidence in (one, other)]
+    apart = [left_by(given.batch_gradients(8)) for given in (one, other)]
     together = summed_gradient([one, other], 8)
     for _ in range(2):  # what the first call leaves is not added to by the second
         torch.testing.assert_close(left_by(together), apart[0] + apart[1])
     assert apart[1].abs().sum() > 0  # the control
-    passed = [0, 0]
-    batches = [lambda over, task=task: passed.__setitem__(task, int(over)) or 0.0 for task in (0, 1)]
-    tasks = [replace(one, batch_gradients=lambda _, task=task: batches[task]) for task in (0, 1)]
-    summed_gradient(tasks, 8)(True)
-    assert passed == [1, 1], "resumed, a batch of each task is passed over"

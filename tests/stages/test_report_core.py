@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 from scipy.stats import nct, t, ttest_1samp
 
 from skill_grafting.support.errors import DataError
+from skill_grafting.support.formatting import percent
 from skill_grafting.support.io import write_json
-from skill_grafting.support.words import percent
 from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, families, judge
@@ -77,7 +77,7 @@ def test_missing_files_are_named_together_and_not_more_than_ten():
 STRANGE = ["2019", "007", "1e5", "null", "nan", "NA", "None", "true", "inf"]
 
 
-def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some():
+def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some(published):
     about = pd.DataFrame({**dict.fromkeys(NAMES, STRANGE), "score": [0.5, None, *range(7)]})
     run = pd.DataFrame({"model": ["007"], "shots": [64]})
     for name, frame in {"rows": about, "run": run}.items():
@@ -90,7 +90,7 @@ def test_names_are_text_whatever_they_look_like_in_every_column_that_has_some():
     values = load_all(ROOT)
     chosen = {*values["tasks"], *vars(values["localizer"]), *values["order"], *values["multitask"].groups}
     literal = {"kind", "part", "kept"}  # which mask was kept, and kinds of tensors
-    for file in [*(ROOT / "plots").glob("*.csv"), *(ROOT / "plots").glob("[!r]*/*.csv")]:
+    for file in [*(published / "plots").glob("*.csv"), *(published / "plots").glob("[!r]*/*.csv")]:
         columns = pd.read_csv(file, dtype=str)
         assert {name for name in columns if chosen & {*columns[name]}} <= {*NAMES} | literal, file
 
@@ -444,7 +444,7 @@ MISTAKES = [
     ("given: [gains]", "given: [gain]", "claims.0: no control 'gain' (did you mean 'gains'?)"),
     ("data: rows, number", "data: row, number", "headline.score: no frame or column 'row' (did you mean 'rows'?)"),
     ("{fact:percent ±}", "{facts:percent}", "sentence: '{facts:percent} % reached'"),
-    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: should be 'dots', 'lines', 'paths' or 'heatmap'"),
+    ("kind: dots", "kind: dot", "figures.f.kind: 'dot' is not allowed: Input should be 'dots', 'lines', 'paths' or 'heatmap'"),
     ("y: task", "y: tasks", "figures.f: no frame or column 'tasks' (did you mean 'task'?)"),
     ("rows, value: score, lacks", "rows, where: task = 'a', value: score, lacks", "controls.gains: where: \"task = 'a'\""),
 ]  # fmt: skip

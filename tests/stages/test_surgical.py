@@ -30,7 +30,7 @@ from stages.surgical.rankings import (  # fmt: skip
 )
 from stages.surgical.rankings import chosen as scored_by
 from stages.surgical.selections import SIZED, UNSIZED, choose, order, parse
-from stages.surgical.settings import ChosenScore, FimScores, LayerTraining, WarmedUp
+from stages.surgical.settings import ChosenScore, FimScores, LayerTraining
 from stages.surgical.surgery import whole_layers
 from stages.surgical.surgical import CELL, best_layers, ranked, selected
 from stages.text.models.fisher import squared_gradients
@@ -42,8 +42,9 @@ from stages.text.scores.predictions import Predictions
 from stages.text.scores.scores import classification_scores, own_scores
 from stages.text.scores.variants import FINETUNED
 from stages.text.tasks.runtime import derive_seed, numpy_generator, permuted
+from stages.text.tasks.settings import WarmedUp
 from stages.text.training.finetuning import TrainingCell, finetune, train_again
-from stages.text.training.training import TrainPlan
+from stages.text.training.trainer import TrainPlan
 from stages.workflow.core import paths
 from tests.pico import (
     TOY,

@@ -16,8 +16,9 @@ from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.grafting.select import top_k
+from skill_grafting.localizers.localizer import Budget
 from skill_grafting.localizers.movement import movement, movement_mask
-from skill_grafting.localizers.registry import Budget, localizer_of
+from skill_grafting.localizers.registry import localizer_of
 from skill_grafting.localizers.talos import Talos, round_sizes
 from skill_grafting.merging.merge import combined, summed, task_vector
 from skill_grafting.support.errors import MaskError, TrainingError
@@ -34,12 +35,12 @@ from stages.text.models.fisher import MODES, drawn_labels, squared_gradients
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
 from stages.text.tasks.runtime import numpy_generator, seeded_torch
-from stages.text.training.training import TrainPlan
+from stages.text.training.trainer import TrainPlan
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
 from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
-from tests.skill_grafting.test_localizers import evidence_of
+from tests.skill_grafting.test_localizers import input_of
 
 ALPHAS = [0.0, 0.5, 1.0]
 PLAN = TrainPlan(steps=6, learning_rate=1e-2, batch_size=8, optimizer="adamw", weight_decay=0.1, clip_norm=1.0)
@@ -122,13 +123,13 @@ def test_rounds_are_shares_of_all_parameters_and_of_the_share_that_was_asked_for
 
 def test_lota_is_the_movement_mask_and_never_padded(triple):
     region, pretrained, finetuned = triple
-    evidence = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
+    given = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
     wanted = movement_mask(pretrained, finetuned, region, 20)
-    assert localizer_of("lota").find(lambda: evidence, [Budget(20)])[0].equals(wanted)
+    assert localizer_of("lota").find(lambda: given, [Budget(20)])[0].equals(wanted)
     scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
     assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"
-    evidence.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
-    few = localizer_of("lota").find(lambda: evidence, [Budget(30)])[0]
+    given.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
+    few = localizer_of("lota").find(lambda: given, [Budget(30)])[0]
     assert few.selected == 12 and "b.weight" not in few.indices
 
 
@@ -212,7 +213,7 @@ def test_full_fine_tuning_trained_alike_selects_the_whole_region(make_cell):
 
 def test_a_mask_of_fewer_parameters_than_were_asked_for_is_refused(make_cell):
     cell = study_cell(make_cell("prompt"))
-    params = SimpleNamespace(talos=SimpleNamespace(sparsity=0.5), localizer=localizer_settings("bias"))
+    params = SimpleNamespace(talos=SimpleNamespace(sparsity=0.5), localizer=SimpleNamespace(bias=localizer_settings("bias")))
     with pytest.raises(MaskError, match=r"bias selects .* lower it, or leave bias out"):
         choose_mask("bias", cell, params)
 
@@ -382,10 +383,10 @@ def test_linear_tasks_on_coordinates_of_their_own_are_disentangled():
 def test_pruning_nothing_changes_nothing_and_the_least_sensitive_costs_least(make_cell):
     """At the pretrained weights, as in figure 1; a saturated fine-tuned model doesn't keep the order."""
     cell = make_cell("prompt")
-    plane, region, evidence = landscape(cell, {"toy": cell.finetuned()}), cell.region, evidence_of(cell)
-    evidence.put(evidence.pretrained)
+    plane, region, given = landscape(cell, {"toy": cell.finetuned()}), cell.region, input_of(cell)
+    given.put(given.pretrained)
     talos = SimpleNamespace(talos=localizer_settings("talos", mode="expected"))
-    found = masks(evidence, SimpleNamespace(localizer=talos, sensitivity=SimpleNamespace(pruned=0.1)))
+    found = masks(given, SimpleNamespace(localizer=talos, sensitivity=SimpleNamespace(pruned=0.1)))
     assert {mask.selected for mask in found.values()} == {region.budget(0.1)}
 
     def margins(mask: GraftMask) -> np.ndarray:

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from stages.workflow.core import paths
 from tests.dvc_project import TINY, Copy, Run, clone, fenced, make_original
-from tests.pico import save_bert, save_causal
+from tests.pico import save_bert
 from tests.settings_files import lay_over
 
 pytestmark = pytest.mark.timeout(900)
@@ -20,22 +20,12 @@ MOST_LINES = 9
 SMALL = TINY | {"model": {"max_length": 32}, "localizer": {"learned": {"steps": 2}}}
 
 
-def of_completions(block: str) -> bool:
-    """That walk-through stands by itself."""
-    return "opposites" in block or block.startswith("dvc repro\nhead")
-
-
 @pytest.fixture(scope="module")
-def original(tmp_path_factory) -> Copy:
-    return make_original(tmp_path_factory.mktemp("own"), SMALL)
-
-
-@pytest.fixture(scope="module")
-def story(original) -> tuple[Copy, list[tuple[str, Run]]]:
-    """A copy through all blocks but those of completions, and what each command did."""
-    copy = clone(original, "own")
+def story(tmp_path_factory) -> tuple[Copy, list[tuple[str, Run]]]:
+    """A copy through all blocks, and what each command did."""
+    copy = clone(make_original(tmp_path_factory.mktemp("own"), SMALL), "own")
     save_bert(copy.folder / "models/local/mine")
-    return copy, [*follow(copy, [(language, block) for language, block in BLOCKS if not of_completions(block)])]
+    return copy, [*follow(copy, BLOCKS)]
 
 
 def follow(copy: Copy, blocks: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
@@ -77,10 +67,3 @@ def test_an_own_prompt_ends_in_a_mask_and_a_report_of_this_run_alone(story):
     html = (story[0].folder / paths.PAGE).read_text()
     assert "mine, prompt fine-tuning" in html and "made under other settings" not in html
 
-
-def test_own_prompts_and_completions_end_in_a_patch_and_a_report_of_exact_matches(original):
-    copy = clone(original, "completing")
-    save_causal(copy.folder / "models/local/causal", "llama")
-    ran = [*follow(copy, [(language, block) for language, block in BLOCKS if of_completions(block)])]
-    assert len(ran) == 2 and "## Exact match in %" in (copy.folder / "metrics/summary.md").read_text()
-    assert "shared/opposites: patch of causal for opposites" in ran[-1][1].text

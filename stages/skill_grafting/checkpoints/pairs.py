@@ -5,15 +5,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from ..grafting.apply import write
-from ..grafting.region import LazyTensors, Parameters, Tensors, named_weights
+from ..grafting.region import LazyTensors, Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head
 from ..models.loading import CLASSES, load_model
+from ..modules.comparing import heads_of
 from ..modules.pairs import Pair, chosen
-from ..modules.states import heads_of
 from ..support.errors import ModelError
 from ..support.fields import HEAD
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
@@ -47,15 +45,6 @@ class StoredPair(Pair):
         return self.spec.mode
 
     @property
-    def compared(self) -> Tensors:
-        """The base's values in the types of the tuned ones, by which alone they were moved: rounding is no movement."""
-
-        def rounded(name: str) -> Tensor:
-            return self.before[name].to(self.after[name].dtype) if name in self.after else self.before[name]
-
-        return LazyTensors(self.before, rounded)
-
-    @property
     def origin(self) -> dict[str, str | None]:
         """Name, source and revision of the base, and the class that it is read as."""
         about = {"name": self.spec.name, "source": self.spec.source, "revision": self.spec.revision}
@@ -68,16 +57,6 @@ class StoredPair(Pair):
         write([(known[name], None, self.before[name]) for name in self.before if name in known and name not in whole])
         return model
 
-    @property
-    def rounding(self) -> list[str]:
-        """A line on the rounding, if the tuned checkpoint was saved in a narrower type."""
-        if "F32" not in self.base.types or "F32" in self.tuned.types:
-            return []
-        types, saved = " and ".join(sorted(self.tuned.types)), self.tuned.checkpoint.title
-        return [
-            f"Compared with {self.base.checkpoint.title} rounded to {types}, as {saved} was saved: rounding is no movement."
-        ]
-
 
 def read_pair(
     base: str | Path,
@@ -88,7 +67,7 @@ def read_pair(
 ) -> Pair:
     """The pair of two checkpoints, folders or hub ids, which `localize` and `Patch.of` read one tensor at a time.
 
-    mode: how labels are read (standard, prompt, autoregressive, generative), by default as the tuned checkpoint was saved; revisions: a
+    mode: how labels are read (standard, prompt, autoregressive), by default as the tuned checkpoint was saved; revisions: a
     commit, tag or branch of each; heads: names of heads beside the usual ones.  Raises ModelError with every reason why the second can't
     be a fine-tuned version of the first.  If a class names its tensors otherwise in memory than in files (ViT), both are loaded.
     """

@@ -4,6 +4,8 @@ Values are copied, never recomputed from a difference, so a graft of everything 
 model bit for bit, and a graft of nothing the pretrained one.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from .region import Tensors
 # types in which torch sets no single numbers, and those of the same bits in which it does
 AS_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 # a parameter or buffer of a model, flat indices in it (None: all of it), and values for these
-Places = list[tuple[Tensor, Tensor | None, Tensor]]
+Writes = list[tuple[Tensor, Tensor | None, Tensor]]
 
 
 def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str, Tensor]:
@@ -23,16 +25,13 @@ def graft(pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> dict[str,
 
 def graft_into(weights: Tensors, pretrained: Tensors, finetuned: Tensors, mask: GraftMask) -> None:
     """Set live weights to the graft of a mask, in place and on their device."""
-    live = {name: weights[name].data for name in mask.region.shapes}
-    put_all(live, pretrained)
-    for name, indices in mask.indices.items():
-        put_at(live[name], indices, take_at(finetuned[name], indices))
+    put_all({name: weights[name] for name in mask.region.shapes}, pretrained)
+    write((weights[name], indices, take_at(finetuned[name], indices)) for name, indices in mask.indices.items())
 
 
-def put_all(tensors: Tensors, values: Tensors) -> None:
-    """Overwrite tensors with the values of their names."""
-    for name, tensor in tensors.items():
-        tensor.copy_(values[name])
+def put_all(weights: Tensors, values: Tensors) -> None:
+    """Overwrite live weights with the values of their names."""
+    write((weight, None, values[name]) for name, weight in weights.items())
 
 
 def take_at(tensor: Tensor, indices: Tensor) -> Tensor:
@@ -51,9 +50,9 @@ def put_at(tensor: Tensor, indices: Tensor, values: Tensor) -> None:
         tensor[torch.unravel_index(at, tensor.shape)] = values
 
 
-def write(places: Places) -> None:
-    """Write the values, on each tensor's device and in its dtype."""
-    for tensor, at, values in places:
+def write(writes: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
+    """Write the values, on each tensor's device and in its dtype; all writes to live weights are this one."""
+    for tensor, at, values in writes:
         # outside of inference mode torch counts writes, and so refuses gradients of values that are gone
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             if at is not None:
@@ -62,6 +61,7 @@ def write(places: Places) -> None:
                 tensor.copy_(values)
             else:  # a head of another size
                 tensor.data = values.to(tensor).clone()
+    torch.clear_autocast_cache()  # within autocast torch would go on with casts of the values before
 
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:

@@ -1,9 +1,55 @@
-"""How far numbers of any type moved, and what numbers they are."""
+"""How far numbers of any type moved, and what numbers they are.
 
+What counts as moved: a number that isn't the base's, once the base's is rounded as the fine-tuned one was (`precisions`, `rounded_to`).
+Somebody who trains a float32 model in bfloat16 rounds all of it, and rounding is no movement.
+"""
+
+from collections.abc import Collection
 from functools import cache, reduce
 
 import torch
 from torch import Tensor
+
+from .region import Tensors
+
+# types that models are trained or kept in for their size
+NARROW = (torch.bfloat16, torch.float16)
+# how many numbers of a tensor are looked at before all are
+FIRST = 4096
+
+
+def precisions(finetuned: Tensors, body: Collection[str]) -> dict[str, torch.dtype]:
+    """The type that each of the fine-tuned tensors has the precision of, by name: its own, or a narrower one that it was saved wider than.
+
+    That is bfloat16 or float16 if it holds each number of all the wide tensors of the `body`, which are the parameters without heads:
+    models are rounded as a whole, and one tensor may fit by chance.
+    """
+    kinds = {name: finetuned[name].dtype for name in finetuned}
+    wide = [name for name in body if name in kinds and kinds[name].is_floating_point and kinds[name].itemsize >= 4]
+    narrow = next((kind for kind in NARROW if wide and all(_fits(finetuned[name], kind) for name in wide)), None)
+    return kinds if narrow is None else kinds | dict.fromkeys(wide, narrow)
+
+
+def rounded_to(values: Tensor, kind: torch.dtype | None) -> Tensor:
+    """The values rounded to a type's precision, in a type that holds them; themselves if it holds theirs."""
+    if kind is None or not values.is_floating_point() or not kind.is_floating_point or holds(kind, values.dtype):
+        return values
+    return values.to(kind).to(values.dtype if holds(values.dtype, kind) else torch.float32)
+
+
+def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """True if every number of the narrow type is one of the wide type, both of floating-point or both complex numbers."""
+    if wide == narrow or wide.is_complex != narrow.is_complex or not (wide.is_complex or wide.is_floating_point):
+        return wide == narrow
+    if not (narrow.is_complex or narrow.is_floating_point):
+        return False
+    one, other = torch.finfo(wide), torch.finfo(narrow)
+    return one.bits > other.bits and one.eps <= other.eps and one.max >= other.max and one.tiny <= other.tiny
+
+
+def _fits(values: Tensor, kind: torch.dtype) -> bool:
+    flat = values.detach().reshape(-1)
+    return all(torch.equal(part.to(kind).to(part.dtype), part) for part in (flat[:FIRST], flat))
 
 
 def is_same(first: Tensor, second: Tensor) -> Tensor:
@@ -29,7 +75,7 @@ def is_plain(values: Tensor) -> bool:
     return bool(torch.isfinite(values.sum()))  # read faster than each
 
 
-class Room:
+class Scratch:
     """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
 
     def __init__(self) -> None:
@@ -44,29 +90,29 @@ class Room:
 
 
 def difference(
-    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+    before: Tensor, after: Tensor, wide: bool = False, scratch: Scratch | None = None, use: str = "difference"
 ) -> Tensor:
-    """after - before, a tensor of its own or in the `room`; in float64 if `wide` or of whole numbers.
+    """after - before, a tensor of its own or in `scratch`; in float64 if `wide` or of whole numbers.
 
     0 where both are the same infinity or NaN.
     """
-    moved = subtracted(before, after, wide, room, use)
+    moved = subtracted(before, after, wide, scratch, use)
     if not is_plain(moved):
         moved.masked_fill_(is_same(before, after.to(before.device)), 0)
     return moved
 
 
 def subtracted(
-    before: Tensor, after: Tensor, wide: bool = False, room: Room | None = None, use: str = "difference"
+    before: Tensor, after: Tensor, wide: bool = False, scratch: Scratch | None = None, use: str = "difference"
 ) -> Tensor:
     """`difference`, but NaN where both are the same infinity or NaN."""
     after = after.to(before.device)
     if is_whole(before):  # exact far beyond what a float64 holds
         return (after.long() - before.long()).double()
     kind = _kind(before.dtype, after.dtype, wide)
-    if room is None:
+    if scratch is None:
         return after.to(kind) - before.to(kind)
-    moved = room(use, before, kind)
+    moved = scratch(use, before, kind)
     if before.dtype == after.dtype == kind:
         return torch.sub(after, before, out=moved)
     return moved.copy_(after).sub_(exact(before))

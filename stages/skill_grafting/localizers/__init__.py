@@ -1,7 +1,1 @@
-"""Ways to find a mask, a file each; importing one imports no other."""
-
-from pathlib import Path
-
-# files of this folder that are not localizers
-SUPPORT = ("__init__", "evidence", "known", "registry")
-NAMES = tuple(sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - {*SUPPORT}))
+"""Ways to find a mask: what a localizer is (localizer.py), the table of all of them (registry.py), and each with its settings."""

@@ -12,8 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..grafting.select import ranking
-from .evidence import LocalizerInput
-from .registry import Localizer
+from .localizer import Localizer, LocalizerInput
 
 
 class Attribution(Localizer):
@@ -28,23 +27,25 @@ class Attribution(Localizer):
     )
     sign: Literal["signed", "magnitude"] = Field("magnitude", description="signed: harmful movement comes last")
 
-    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+    def steps_for(self, masks: int) -> int:
+        """A gradient for each point, whatever the masks."""
+        return len(self.path_points)
+
+    def rank(self, given: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters with the largest attribution: of the loss saved, or (magnitude) of its size either way."""
-        scores, magnitude = attribution(evidence, self.path_points), self.sign == "magnitude"
+        scores, magnitude = attribution(given, self.path_points), self.sign == "magnitude"
         scores = {name: score.abs_() if magnitude else score for name, score in scores.items()}
-        return ranking(evidence.region, scores, k)
+        return ranking(given.region, scores, k)
 
 
-def attribution(evidence: LocalizerInput, path_points: list[float]) -> dict[str, Tensor]:
+def attribution(given: LocalizerInput, path_points: list[float]) -> dict[str, Tensor]:
     """-sum over alpha of dLoss/dtheta(pretrained + alpha * delta) * delta of every parameter; a pass over the data for each."""
-    scores = {name: torch.zeros_like(weight) for name, weight in evidence.weights.items()}
+    scores = {name: torch.zeros_like(weight) for name, weight in given.weights.items()}
     for alpha in path_points:
-        for name, weight in evidence.weights.items():
-            torch.lerp(evidence.pretrained[name], evidence.finetuned[name], alpha, out=weight.data)
-        evidence.full_gradient()
-        for name, weight in evidence.weights.items():
+        for name, weight in given.weights.items():
+            torch.lerp(given.pretrained[name], given.finetuned[name], alpha, out=weight.data)
+        given.full_gradient()
+        given.on_step()
+        for name, weight in given.weights.items():
             scores[name].sub_(weight.grad)
-    return {name: score.mul_(evidence.finetuned[name] - evidence.pretrained[name]) for name, score in scores.items()}
-
-
-LOCALIZER = Attribution
+    return {name: score.mul_(given.finetuned[name] - given.pretrained[name]) for name, score in scores.items()}

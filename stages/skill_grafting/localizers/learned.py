@@ -17,7 +17,7 @@ says where the loss on all training rows began and ended, of the weights between
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -32,9 +32,8 @@ from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, best, pieces
 from ..support.errors import ParamsError, TrainingError
 from ..support.fields import Count, Positive, Rate, Weight
-from .evidence import LocalizerInput, Scores
+from .localizer import Budget, LocalizerInput
 from .movement import Movement, distance
-from .registry import Budget
 
 # losses of so many steps are read from the device at once, since reading one waits for it
 READ_STEPS = 10
@@ -68,10 +67,6 @@ class Learned(Movement):
         4.0,
         description="relative: at 1 the mask is full at the last step, at 4 after a quarter of them; else the step size",
     )
-    halve: bool = Field(
-        False,
-        description="halve the step size where the loss on all training rows is above what it was when last looked at",
-    )
     batch_size: Positive = Field(1024, description="examples per step; the whole training set if it is smaller")
     rule: Literal["top_k", "threshold"] = Field(
         "top_k", description="top_k: exactly the budget; threshold: mask values above 0.5, at most the budget"
@@ -82,15 +77,17 @@ class Learned(Movement):
     )
     eval_steps: Positive = Field(2, description="steps between scores, unless select is last")
 
-    def refine(self, evidence: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
+    def steps_for(self, masks: int) -> int:
+        """Those of each mask, which are apart."""
+        return masks * self.steps
+
+    def refine(self, given: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
-        if self.halve and not evidence.loss:
-            raise ParamsError("halve: needs the loss on all training rows, which isn't known here; say false")
-        base = GraftMask.from_region_indices(evidence.region, order[: int(self.base_share * budget.k)])
-        start = MaskLogits.around(base, evidence.pretrained, evidence.finetuned, self.offset)
-        gradient, settings = evidence.batch_gradients(self.batch_size), self.on_mean_loss(evidence.examples)
-        watched = Watched(evidence.scores, evidence.loss, whole=0 < evidence.examples <= self.batch_size)
-        return learn_mask(evidence.weights, start, budget.k, settings, gradient, watched)
+        base = GraftMask.from_region_indices(given.region, order[: int(self.base_share * budget.k)])
+        start = MaskLogits.around(base, given.pretrained, given.finetuned, self.offset)
+        gradient, settings = given.batch_gradients(self.batch_size), self.on_mean_loss(given.examples)
+        watched = Watched(given.scores, given.loss, 0 < given.examples <= self.batch_size, given.on_step)
+        return learn_mask(given.weights, start, budget.k, settings, gradient, watched)
 
     def on_mean_loss(self, examples: int) -> "Learned":
         """The same search as steps on the mean loss of all these training examples: `summed` as an absolute rate.
@@ -202,91 +199,45 @@ class Watched:
     """What a search is watched by, with the weights as they are; what isn't there is not looked at.
 
     scores: those of a graft, by which its mask may be chosen.  loss: the mean loss on all training rows; `whole`: each batch has all
-    of them, so that its loss is that.
+    of them, so that its loss is that.  on_step: is told of each step.
     """
 
-    scores: Callable[[], Scores] | None = None
+    scores: Callable[[], Mapping[str, float]] | None = None
     loss: Callable[[], float] | None = None
     whole: bool = False
+    on_step: Callable[[], object] = lambda: None
+
+
+UNWATCHED = Watched()
 
 
 @dataclass
-class MaskSearch:
-    """The state of the search: T, the step size, the history, and the best mask with its step and score."""
+class History:
+    """Losses and scores of a search, by step, in the order in which they were measured."""
 
-    start: MaskLogits
-    rate: float
-    watched: Watched
-    history: list[dict[str, float]] = field(default_factory=list)
+    entries: list[dict[str, float]] = field(default_factory=list)
     unread: dict[int, Tensor] = field(default_factory=dict)
-    best: tuple[GraftMask, int, float] | None = None
 
-    def read_losses(self) -> None:
-        """Put the losses of the last steps into the history; raises TrainingError with the first that is not a number."""
-        values = torch.stack([*self.unread.values()]).tolist() if self.unread else []
-        for step, value in zip(self.unread, values, strict=True):
-            self.note(step, "train_loss", value)
-        self.unread = {}
-
-    def note(self, step: int, name: str, value: float) -> None:
-        """Put a loss into the history; raises TrainingError if it is not a number."""
-        if not math.isfinite(value):
-            hint = (
-                "lower the localizer's learning_rate"
-                if step
-                else "nothing was learned yet: check the rows and both models"
-            )
+    def add(self, step: int, **values: float) -> None:
+        """Put in what was measured at a step, after the losses that weren't read yet; raises TrainingError if a loss is no number."""
+        self.read()
+        for value in (value for name, value in values.items() if name.endswith("loss") and not math.isfinite(value)):
+            first = "nothing was learned yet: check the rows and both models"
+            hint = "lower the localizer's learning_rate" if step else first
             raise TrainingError(f"the loss became {value} at step {step}; {hint}")
-        self.history.append({"step": step, name: value})
+        self.entries.append({"step": step, **values})
 
-    def measure(self, step: int) -> None:
-        """Put the loss on all training rows into the history, with the weights as they are."""
-        self.read_losses()
-        self.note(step, "whole_loss", self.watched.loss())
+    def read(self) -> None:
+        """Put in the losses of the last steps, which are still on the device."""
+        losses, self.unread = self.unread, {}
+        for step, value in zip(losses, torch.stack([*losses.values()]).tolist() if losses else (), strict=True):
+            self.add(step, train_loss=value)
 
-    def losses(self) -> list[float]:
-        """Those on all training rows."""
-        names = ("train_loss", "whole_loss") if self.watched.whole else ("whole_loss",)
-        return [entry[name] for entry in self.history for name in names if name in entry]
-
-    def has_risen(self) -> bool:
-        """True if the last of them is above the one before."""
-        losses = self.losses()[-2:]
-        return len(losses) == 2 and losses[1] > losses[0]
-
-    def rate_mask(self, mask: GraftMask, step: int, weights: Tensors) -> None:
-        """Take a mask for the best if its graft's score, where it is asked for, is above that of all before."""
-        score = 0.0
-        if self.watched.scores:
-            graft_into(weights, self.start.pretrained, self.start.finetuned, mask)
-            found = self.watched.scores()
-            self.history.append({"step": step, "selected": mask.selected, **found._asdict()})
-            score = sum(found)
-        if self.best is None or score > self.best[2]:
-            self.best = (mask, step, score)
-
-    def take_step(self, step: int, weights: Tensors, settings: Learned, k: int, loss_gradient: Callable) -> None:
-        """One step on T, from the weights that it stands for."""
-        self.start.blend_into(weights)
-        measured = self.watched.whole
-        if self.watched.loss and not measured and step % max(settings.eval_steps, settings.steps // MEASURED) == 0:
-            measured = True
-            self.measure(step)
-        self.unread[step] = loss_gradient()
-        if settings.halve:
-            self.read_losses()
-            self.rate *= 0.5 if measured and self.has_risen() else 1
-        if step == 0 and settings.rate_kind == "relative":
-            self.read_losses()
-            self.rate = self.start.relative(weights, settings, k)
-        self.start.step(weights, self.rate, settings.l1, settings.l1_of)
-
-    def found(self, rule: str) -> GraftMask:
-        """The best mask, with its record."""
-        mask, step, _ = self.best
-        losses = self.losses()
-        ends = {"loss": [losses[0], losses[-1]]} if losses else {}
-        return replace(mask, record={"rule": rule, "step": step, **ends, "history": self.history})
+    def record(self, whole: bool) -> dict[str, list]:
+        """The `history`, and the first and the last `loss` on all training rows; `whole`: each batch has all of them."""
+        names = ("train_loss", "whole_loss") if whole else ("whole_loss",)
+        losses = [entry[name] for entry in self.entries for name in names if name in entry]
+        return ({"loss": [losses[0], losses[-1]]} if losses else {}) | {"history": self.entries}
 
 
 def learn_mask(
@@ -294,36 +245,45 @@ def learn_mask(
     start: MaskLogits,
     k: int,
     settings: Learned,
-    loss_gradient: Callable[..., Tensor],
-    watched: Watched | None = None,
+    loss_gradient: Callable,
+    watched: Watched = UNWATCHED,
 ) -> GraftMask:
-    """Learn which k parameters carry the skill, or at most k (`rule`: threshold).
+    """Learn which k parameters carry the skill, or at most k (`rule`: threshold); overwrites the logits and the live weights.
 
-    weights: the live parameters, overwritten; `loss_gradient()` computes the training loss with them and leaves dLoss/dweight
-    in their `.grad`.  `rate_kind="absolute"` steps by `learning_rate` times it (paper: 1e7), `"relative"` by MaskLogits.relative.
-    Scores are asked for with the rounded graft in the weights after every `eval_steps` steps and at the end; the mask of the
-    highest sum is returned, the first of equals.  Without them, or with `select` last, it is that of the last step.
-    Its record: the `rule`, the `step` that the mask is of, the `loss` on all training rows at the start and at the
-    end, the `history` of losses and scores.
+    `loss_gradient()` gives the training loss of the weights as they are, and leaves dLoss/dweight in their `.grad`.
+    The mask is that of the highest sum of scores, the first of equals; without scores, or with `select` last, that of the last step.
+    Its record: the `rule`, its `step`, the `loss` on all training rows at the start and at the end, the `history`.
     Raises TrainingError, within ten steps, if the loss is not a number.
     """
-    watched = watched or Watched()
-    if settings.select == "last":
-        watched = replace(watched, scores=None)
-    now = MaskSearch(start, settings.learning_rate, watched)
+    rate, history, best = settings.learning_rate, History(), None
+    scores = watched.scores if settings.select == "authors" else None
+
+    def better(step: int) -> tuple[float, int, GraftMask]:
+        history.read()
+        mask, found = start.rounded(k, settings.rule), {}
+        if scores:
+            graft_into(weights, start.pretrained, start.finetuned, mask)
+            found = scores()
+            history.add(step, selected=mask.selected, **found)
+        score = sum(found.values())
+        return (score, step, mask) if best is None or score > best[0] else best
+
     for step in range(settings.steps):
-        if step % READ_STEPS == 0:
-            now.read_losses()
-        if watched.scores and step and step % settings.eval_steps == 0:
-            now.read_losses()
-            now.rate_mask(start.rounded(k, settings.rule), step, weights)
-        now.take_step(step, weights, settings, k, loss_gradient)
-    now.read_losses()
+        if scores and step and step % settings.eval_steps == 0:
+            best = better(step)
+        start.blend_into(weights)  # equation 3
+        if watched.loss and not watched.whole and step % max(settings.eval_steps, settings.steps // MEASURED) == 0:
+            history.add(step, whole_loss=watched.loss())
+        history.unread[step] = loss_gradient()
+        if step == 0 and settings.rate_kind == "relative":
+            history.read()
+            rate = start.relative(weights, settings, k)
+        start.step(weights, rate, settings.l1, settings.l1_of)  # equation 4
+        if step % READ_STEPS == READ_STEPS - 1:
+            history.read()
+        watched.on_step()
     if watched.loss:
         start.blend_into(weights)
-        now.measure(settings.steps)
-    now.rate_mask(start.rounded(k, settings.rule), settings.steps, weights)
-    return now.found(settings.rule)
-
-
-LOCALIZER = Learned
+        history.add(settings.steps, whole_loss=watched.loss())
+    _, step, mask = better(settings.steps)
+    return replace(mask, record={"rule": settings.rule, "step": step, **history.record(watched.whole)})

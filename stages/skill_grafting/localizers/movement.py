@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from ..grafting.apply import values_at
-from ..grafting.differences import Room, difference, is_finite, subtracted
+from ..grafting.differences import Scratch, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, NoNumberError, best, ordered
-from .evidence import LocalizerInput
-from .registry import Budget, Localizer
+from .localizer import Budget, Localizer, LocalizerInput
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
@@ -41,9 +40,9 @@ def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int)
 
     Values that are the same infinity or NaN in both haven't moved; they are looked for only if there are any.
     """
-    room = Room()
+    scratch = Scratch()
     try:
-        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, room), pretrained, finetuned), k)
+        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, scratch), pretrained, finetuned), k)
     except NoNumberError:
         values, indices = best(region, movement(pretrained, finetuned, region), k)
     if not bool(is_finite(values).all()):
@@ -51,8 +50,8 @@ def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int)
     return values, indices
 
 
-def _roughly(room: Room, before: Tensor, after: Tensor) -> Tensor:
-    return _size(subtracted(before, after, room=room))
+def _roughly(scratch: Scratch, before: Tensor, after: Tensor) -> Tensor:
+    return _size(subtracted(before, after, scratch=scratch))
 
 
 def _size(moved: Tensor) -> Tensor:
@@ -74,16 +73,13 @@ class Movement(Localizer):
 
     refuses_infinite: ClassVar[bool] = True
 
-    def find(self, evidence: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
+    def find(self, make_input: Callable[[], LocalizerInput], budgets: Sequence[Budget]) -> list[GraftMask]:
         """The mask of each budget; that of a single one needs no order, unless it is refined."""
         if len(budgets) != 1 or type(self) is not Movement:
-            return super().find(evidence, budgets)
-        given = evidence()
+            return super().find(make_input, budgets)
+        given = make_input()
         return [movement_mask(given.pretrained, given.finetuned, given.region, budgets[0].k)]
 
-    def rank(self, evidence: LocalizerInput, k: int) -> Tensor:
+    def rank(self, given: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""
-        return movement_order(evidence.pretrained, evidence.finetuned, evidence.region, k)
-
-
-LOCALIZER = Movement
+        return movement_order(given.pretrained, given.finetuned, given.region, k)

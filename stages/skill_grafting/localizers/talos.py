@@ -18,8 +18,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.region import Tensors
 from ..grafting.select import top_k
 from ..support.fields import Positive
-from .evidence import LocalizerInput
-from .registry import Budget, Localizer
+from .localizer import Budget, Localizer, LocalizerInput
 
 
 class Talos(Localizer):
@@ -40,24 +39,29 @@ class Talos(Localizer):
         0.1, ge=0, le=1, description="what weights that are out are multiplied by (rho).  TaLoS: 0.1"
     )
 
-    def refine(self, evidence: LocalizerInput, order: Tensor | None, budget: Budget) -> GraftMask:
+    def steps_for(self, masks: int) -> int:
+        """A round is a step."""
+        return masks * self.rounds
+
+    def refine(self, given: LocalizerInput, order: Tensor | None, budget: Budget) -> GraftMask:
         """The budget.k least sensitive after `rounds` rounds; the weights are the pretrained ones again."""
-        *_, mask = calibrate(evidence, self, budget)
+        *_, mask = calibrate(given, self, budget)
         return mask
 
 
-def calibrate(evidence: LocalizerInput, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
+def calibrate(given: LocalizerInput, settings: Talos, budget: Budget) -> Iterator[GraftMask]:
     """The mask of every round, each within the one before, the last of exactly budget.k parameters.
 
     From the second round on the weights that are out are `settings.attenuation` (rho) times
     the pretrained ones: 1 only scores again, 0 prunes.
     """
-    region, mask = evidence.region, GraftMask.full(evidence.region)
+    region, mask = given.region, GraftMask.full(given.region)
     for size in round_sizes(region.size, budget, settings.rounds):
-        put_attenuated(evidence, mask, settings.attenuation)
-        mask = least_sensitive(sensitivity(evidence, settings), mask, size)
+        put_attenuated(given, mask, settings.attenuation)
+        mask = least_sensitive(sensitivity(given, settings), mask, size)
+        given.on_step()
         yield mask
-    evidence.put(evidence.pretrained)
+    given.put(given.pretrained)
 
 
 def round_sizes(size: int, budget: Budget, rounds: int) -> list[int]:
@@ -69,9 +73,9 @@ def round_sizes(size: int, budget: Budget, rounds: int) -> list[int]:
     return [max(budget.k, int(share ** (number / rounds) * size + 1e-6)) for number in range(1, rounds)] + [budget.k]
 
 
-def sensitivity(evidence: LocalizerInput, settings: Talos) -> Tensors:
+def sensitivity(given: LocalizerInput, settings: Talos) -> Tensors:
     """The sum over examples of every parameter's squared gradients, with the weights as they are."""
-    return evidence.squared_gradients(settings.examples, settings.mode, settings.draws, evidence.generator)
+    return given.squared_gradients(settings.examples, settings.mode, settings.draws, given.generator)
 
 
 def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
@@ -84,12 +88,9 @@ def least_sensitive(scores: Tensors, among: GraftMask, k: int) -> GraftMask:
     return top_k(among.region, inside, k)
 
 
-def put_attenuated(evidence: LocalizerInput, alive: GraftMask, factor: float) -> None:
+def put_attenuated(given: LocalizerInput, alive: GraftMask, factor: float) -> None:
     """Set the weights to the pretrained ones, those outside a mask times a factor; in place."""
-    for name, weight in evidence.weights.items():
-        weight.data.copy_(evidence.pretrained[name]).mul_(factor)
+    for name, weight in given.weights.items():
+        weight.data.copy_(given.pretrained[name]).mul_(factor)
         if name in alive.indices:
-            put_at(weight.data, alive.indices[name], take_at(evidence.pretrained[name], alive.indices[name]))
-
-
-LOCALIZER = Talos
+            put_at(weight.data, alive.indices[name], take_at(given.pretrained[name], alive.indices[name]))

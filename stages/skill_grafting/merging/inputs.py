@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..grafting.apply import put_at, write
-from ..grafting.differences import Room, difference, is_plain, is_whole, subtracted, widest
+from ..grafting.differences import Scratch, difference, is_plain, is_whole, subtracted, widest
 from ..grafting.mask import GraftMask
 from ..grafting.region import Tensors
 from ..grafting.select import CACHED
@@ -21,7 +21,7 @@ TOGETHER = 2
 
 
 @dataclass(frozen=True)
-class Side:
+class TaskValues:
     """What a task's model has inside its mask, or, without one, everywhere: whole tensors, or, `packed`, the values at the mask alone.
 
     `cast`: they are taken in the base's type, which holds them exactly.
@@ -37,7 +37,7 @@ class Side:
 class Piece:
     """The places `start` to `stop` of a tensor laid end to end, and of these all that a task has: `at`, from the start on; None is all.
 
-    before: the base's values at them; given: task -> which of these it has (None: all), and its values.  What is made in a `room` is
+    before: the base's values at them; given: task -> which of these it has (None: all), and its values.  What is made in `scratch` is
     there until the next piece is worked on.
     """
 
@@ -47,7 +47,7 @@ class Piece:
     at: Tensor | None
     before: Tensor
     given: dict[str, tuple[Tensor | None, Tensor]]
-    room: Room | None = None
+    scratch: Scratch | None = None
 
     @cached_property
     def places(self) -> Tensor:
@@ -66,10 +66,10 @@ class Piece:
     @cached_property
     def wide(self) -> Tensor:
         """The base's values in float64, whole numbers as they are."""
-        if self.room is None or is_whole(self.before):
+        if self.scratch is None or is_whole(self.before):
             return _wide(self.before)
         kind = torch.complex128 if self.before.is_complex() else torch.float64
-        return self.room("wide", self.before, kind).copy_(self.before)
+        return self.scratch("wide", self.before, kind).copy_(self.before)
 
     @cached_property
     def _plain(self) -> bool:
@@ -77,9 +77,9 @@ class Piece:
         return is_plain(self.before)
 
     def moved(self, task: str, use: str = "difference") -> Tensor:
-        """How far the task's values are from the base's, in float64; in the room for this use."""
+        """How far the task's values are from the base's, in float64; in the scratch memory of this use."""
         moved = subtracted if self._plain else difference
-        return moved(self.wide, self.after(task), True, self.room, use)
+        return moved(self.wide, self.after(task), True, self.scratch, use)
 
     def put(self, tensor: Tensor, values: Tensor) -> None:
         """Write values for these places into the whole tensor."""
@@ -89,7 +89,9 @@ class Piece:
             write([(tensor, self.places, values)])
 
 
-def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side], room: Room | None = None) -> Iterator[Piece]:
+def pieces_of(
+    name: str, before: Tensor, sides: Mapping[str, TaskValues], scratch: Scratch | None = None
+) -> Iterator[Piece]:
     """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU."""
     flat, found = before.detach().reshape(-1), {}
     for task, side in sides.items():
@@ -104,7 +106,7 @@ def pieces_of(name: str, before: Tensor, sides: Mapping[str, Side], room: Room |
         at = _union([indices for indices, _ in parts.values()], stop - start)
         own = flat[start:stop].cpu()
         given = {task: (_within(at, indices), values) for task, (indices, values) in parts.items()}
-        yield Piece(name, start, stop, at, own if at is None else own[at], given, room)
+        yield Piece(name, start, stop, at, own if at is None else own[at], given, scratch)
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -34,15 +34,15 @@ import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
-from ..grafting.differences import Room, difference, is_finite, is_plain, is_same, is_whole, widest
+from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
 from ..grafting.mask import GraftMask, StoredMask, require_mask
 from ..grafting.region import Region, Tensors, named_weights, unwrapped
 from ..localizers.movement import distance
-from ..modules.grafts import fitting
-from ..modules.states import copied, require_fit
+from ..modules.comparing import copied, require_fit
+from ..modules.pairs import Pair
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.seeds import derive_seed
-from .inputs import Piece, Side, pieces_of
+from .inputs import Piece, TaskValues, pieces_of
 
 LOGGER = logging.getLogger("skill_grafting")
 Models = Mapping[str, Tensors]
@@ -81,9 +81,9 @@ def merge(
     else:
         values = partial(_unmoved if len(sides) > 1 else _stitched, how)
     model = copied(base)
-    live, room = named_weights(model), Room()
+    live, scratch = named_weights(model), Scratch()
     for name, before in pretrained.items():
-        for piece in pieces_of(name, before, sides, room):
+        for piece in pieces_of(name, before, sides, scratch):
             made = values(piece)
             _require_finite(how, piece, made)
             piece.put(live[name], made)
@@ -116,7 +116,7 @@ def _unmoved(rule: str, piece: Piece) -> Tensor:
     return torch.where(values == piece.before, piece.before, values)
 
 
-def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, Side]:
+def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, TaskValues]:
     """Task -> its side, whose values fit the base; all masks are of one region."""
     if not isinstance(tasks, Mapping) or not all(isinstance(task, str) for task in tasks):
         what = "keys that are no text" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
@@ -131,17 +131,17 @@ def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, Side]:
     return sides
 
 
-def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
+def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskValues:
     if isinstance(entry, tuple | list) and len(entry) == 2:
         tuned, mask = entry
         values = getattr(tuned, "after", None)
         if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
-            fitting(base, tuned, mask)
+            Pair.for_mask(base, tuned, mask)
             values = named_weights(unwrapped(tuned))
         require_mask(mask, weights)
         for name in mask.indices:
             require_fit(name, weights[name], values.get(name))
-        return Side(values, mask, cast=True)
+        return TaskValues(values, mask, cast=True)
     mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
     if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
         whole = (
@@ -165,7 +165,7 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> Side:
             raise MaskError(
                 f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
             )
-    return Side(values, mask, packed=True, cast=True)
+    return TaskValues(values, mask, packed=True, cast=True)
 
 
 def _require_finite(how: str, piece: Piece, values: Tensor) -> None:
@@ -195,7 +195,7 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
 
     Mean and sum give the same bits for every order of the grafts.  Raises MaskError for values that are more than their type holds.
     """
-    sides = {str(place): Side(graft.values, graft.mask, packed=True) for place, graft in enumerate(grafts)}
+    sides = {str(place): TaskValues(graft.values, graft.mask, packed=True) for place, graft in enumerate(grafts)}
     places, values = {}, {}
     for name, before in pretrained.items():
         found = [*pieces_of(name, before, sides)]
@@ -386,17 +386,17 @@ def merged_vector(
     """
     if how not in VECTORS:
         raise ValueError(f"unknown way {how!r}; known: {', '.join(VECTORS)}")
-    sides, room = {task: Side(model) for task, model in models.items()}, Room()
+    sides, scratch = {task: TaskValues(model) for task, model in models.items()}, Scratch()
     vector, found = _vector(how, pretrained, sides, share, strictness, seed), {}
     for name, before in pretrained.items():
         found[name] = torch.empty(before.shape, dtype=torch.complex128 if before.is_complex() else torch.float64)
-        for piece in pieces_of(name, before, sides, room):
+        for piece in pieces_of(name, before, sides, scratch):
             piece.put(found[name], vector(piece))
     return found
 
 
 def _vector(
-    how: str, pretrained: Tensors, sides: Mapping[str, Side], share: float | None, strictness: float, seed: int
+    how: str, pretrained: Tensors, sides: Mapping[str, TaskValues], share: float | None, strictness: float, seed: int
 ) -> Vector:
     if how == TIES:
         return _ties(pretrained, sides, 0.2 if share is None else share)
@@ -439,7 +439,7 @@ def _dropped(draws: dict[tuple[str, str], torch.Generator], share: float, seed: 
     return reduce(lambda total, task: total.add_(dropped(task)), others, dropped(first, "total"))
 
 
-def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vector:
+def _ties(pretrained: Tensors, sides: Mapping[str, TaskValues], share: float) -> Vector:
     """Each vector trimmed to the `share` of the region that moved furthest, signs elected, and merged."""
     from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge  # takes seconds to import
 
@@ -467,7 +467,7 @@ def _ties(pretrained: Tensors, sides: Mapping[str, Side], share: float) -> Vecto
     return vector
 
 
-def _least_kept(pretrained: Tensors, side: Side, k: int) -> tuple[float, int]:
+def _least_kept(pretrained: Tensors, side: TaskValues, k: int) -> tuple[float, int]:
     """Of the k parameters that moved furthest the least movement, and how many with just that are among them."""
     if k == 0:
         return torch.inf, 0

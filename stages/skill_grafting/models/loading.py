@@ -19,7 +19,6 @@ CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
     "autoregressive": "AutoModelForCausalLM",
-    "generative": "AutoModelForCausalLM",
 }
 WEIGHTS = "model.safetensors"
 TOKENIZER_FILES = (
@@ -93,7 +92,7 @@ def classes() -> dict[str, dict[str, str]]:
 
 def class_name(kind: str, mode: str) -> str:
     """The class of transformers by which a mode reads labels off a kind of model."""
-    return classes()["autoregressive" if mode == "generative" else mode][kind]
+    return classes()[mode][kind]
 
 
 def has_head(mode: str) -> bool:

@@ -1,6 +1,7 @@
 """A short text run through a model, to see which of its modules run, in which order, and which one gives the hidden states."""
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -32,20 +33,42 @@ _RUNS: WeakKeyDictionary[Module, Run] = WeakKeyDictionary()
 def run_of(model: "PreTrainedModel") -> Run:
     """What runs on a short text, measured once for each model, which may have no values yet (be on the device `meta`).
 
-    Raises ModelError if it can't be run.
+    Of one without values that takes no memory of its size, whatever it is.  Raises ModelError if it can't be run.
     """
     if model not in _RUNS:
-        try:
-            _RUNS[model] = _run(model)
-        except ModelError:
-            raise
-        except Exception as error:  # models raise what they like
-            if not any(weight.is_meta for weight in model.parameters()):
-                what = "an image" if model.main_input_name == "pixel_values" else f"a text of {TOKENS} tokens"
-                raise ModelError(f"can't be run on {what}: {one_line(error)}") from error
-            # some models look at values on their way: zeros will do, which take no memory before they are written to
-            _RUNS[model] = run_of(copy.deepcopy(model)._apply(_zeros))
+        empty = any(weight.is_meta for weight in model.parameters())
+        _RUNS[model] = (empty and _run_without_values(model)) or _run_on_values(with_zeros(model) if empty else model)
     return _RUNS[model]
+
+
+def _run_without_values(model: "PreTrainedModel") -> Run | None:
+    """What runs on the device `meta`; None of a model that looks at values on its way, as decoders do that get no mask, or routers."""
+    for masked in (False, True):
+        with suppress(Exception):  # models raise what they like
+            return _run(model, masked)
+    return None
+
+
+def _run_on_values(model: "PreTrainedModel") -> Run:
+    try:
+        return _run(model)
+    except ModelError:
+        raise
+    except Exception as error:  # as above
+        what = "an image" if model.main_input_name == "pixel_values" else f"a text of {TOKENS} tokens"
+        raise ModelError(f"can't be run on {what}: {one_line(error)}") from error
+
+
+def with_zeros(model: "PreTrainedModel") -> "PreTrainedModel":
+    """A copy of a model without values that has zeros: all tensors are the same memory, of which none is taken before it is written to."""
+    tensors = (*model.parameters(), *model.buffers())
+    zeros = np.zeros(max(one.numel() * one.itemsize for one in tensors), dtype=np.uint8)
+
+    def made(tensor: Tensor) -> Tensor:
+        part = torch.from_numpy(zeros[: tensor.numel() * tensor.itemsize])
+        return part.view(tensor.dtype).view(tensor.shape)
+
+    return copy.deepcopy(model)._apply(made)
 
 
 def without_cache(model: "PreTrainedModel") -> dict[str, bool]:
@@ -101,7 +124,7 @@ def vocabulary_size(model: "PreTrainedModel") -> int:
 
 
 @torch.no_grad()
-def _run(model: "PreTrainedModel") -> Run:
+def _run(model: "PreTrainedModel", masked: bool = False) -> Run:
     called: dict[str, None] = {}
     backbones: list[str] = []
 
@@ -118,12 +141,10 @@ def _run(model: "PreTrainedModel") -> Run:
         hooks.append(part.register_forward_hook(lambda _module, _inputs, output, name=name: leaves(name, output)))
     try:
         with torch.random.fork_rng(devices=[]):
-            model(**probe(model), return_dict=True, **without_cache(model))
+            inputs = probe(model)
+            mask = {"attention_mask": torch.ones_like(inputs["input_ids"])} if masked else {}
+            model(**inputs, **mask, return_dict=True, **without_cache(model))
     finally:
         for hook in hooks:
             hook.remove()
     return Run(tuple(called), backbones[-1] if backbones else None)
-
-
-def _zeros(tensor: Tensor) -> Tensor:
-    return torch.from_numpy(np.zeros(tuple(tensor.shape), dtype=np.float32)).to(tensor.dtype)

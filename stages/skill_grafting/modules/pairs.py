@@ -12,12 +12,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..grafting.apply import write
-from ..grafting.differences import is_equal, is_finite, is_plain, is_same, is_whole
-from ..grafting.region import Parameters, Region, Tensors, named_weights, unwrapped
+from ..grafting.differences import (
+    FIRST,
+    holds,
+    is_equal,
+    is_finite,
+    is_plain,
+    is_same,
+    is_whole,
+    precisions,
+    rounded_to,
+)
+from ..grafting.mask import GraftMask, named_heads, require_mask
+from ..grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
-from .states import FIRST, comparable, copied, extra_states, heads_of, put_extra_states, states_of
+from .comparing import extra_states, heads_of, put_extra_states, tensors_of
+from .swapping import copied_with
+from .targets import tensors_in
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -30,7 +42,7 @@ class Pair:
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
     tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
-    `rounded`: the base's values as movement starts from them, if they are others; `extra`: the extra states of the tuned model's parts.
+    `own`: the tuned model's values in types of its own, if `after` has them in the base's; `extra`: the extra states of its parts.
     """
 
     before: Tensors
@@ -38,11 +50,11 @@ class Pair:
     model: nn.Module | None = None
     heads: frozenset[str] = frozenset()
     tuned_model: nn.Module | None = None
-    rounded: Tensors | None = None
+    own: Tensors | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, base: "Side", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
+    def of(cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
         """Two modules, or the values of a region of each; a pair is given back.
 
         Raises ModelError unless they differ in nothing but values, and heads in size.
@@ -52,9 +64,8 @@ class Pair:
         if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
-            before, after = states_of(base, tuned, known)
-            rounded, extra = comparable(base, tuned, before), extra_states(tuned)
-            return cls(before, after, unwrapped(base), known, unwrapped(tuned), rounded, extra)
+            before, after = tensors_of(base, tuned, known)
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), tensors_in(tuned), extra_states(tuned))
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             _require_same_names(base, tuned, heads)
             return cls(base, tuned)
@@ -62,6 +73,25 @@ class Pair:
         raise ParamsError(
             f"base and tuned should be torch modules, both of one kind, not {kinds}; read_pair takes folders"
         )
+
+    @classmethod
+    def for_mask(
+        cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None", mask: GraftMask, heads: Parameters = None
+    ) -> "Pair":
+        """The pair for a mask's grafts and patches, with the heads that were named when it was found; ModelError unless it is one of theirs."""
+        named = named_heads(mask)
+        pair = cls.of(base, tuned, heads or (named and named.__contains__))
+        require_mask(mask, pair.before)
+        pair.require_one_shape(mask.region.shapes)
+        return pair
+
+    def require_one_shape(self, names: Iterable[str]) -> None:
+        """Raise ModelError for parameters that have other shapes in the tuned model, which heads may."""
+        for name in names:
+            sizes = [[*side[name].shape] for side in (self.before, self.after) if name in side]
+            if sizes[0] != sizes[-1]:
+                what = f"{name} is {sizes[0]} in the base and {sizes[-1]} in the tuned model"
+                raise ModelError(f"{what}: it travels whole, as a head, and can't be selected from")
 
     @property
     def origin(self) -> dict[str, str | None]:
@@ -96,16 +126,32 @@ class Pair:
 
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
-        model, after = copied(self.model), self.after
-        known = {**named_weights(model), **dict(model.named_buffers())}
-        write([(known[name], None, after[name].detach()) for name in self.whole])
+        self.require_finite(self.whole)
+        model = copied_with(self.model, [(name, None, self.after[name].detach()) for name in self.whole])
         put_extra_states(model, self.extra)
         return model
 
-    @property
+    @cached_property
+    def precisions(self) -> dict[str, torch.dtype]:
+        """The type that each tensor of the tuned model has the precision of (see `grafting.differences`)."""
+        return precisions(
+            self.after if self.own is None else self.own, [name for name in self.weights if name not in self.heads]
+        )
+
+    @cached_property
     def compared(self) -> Tensors:
         """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
-        return self.before if self.rounded is None else self.rounded
+        return LazyTensors(self.before, lambda name: rounded_to(self.before[name], self.precisions.get(name)))
+
+    @property
+    def rounding(self) -> list[str]:
+        """A line on it, if movement starts from rounded values."""
+        names = [name for name in self.weights if name not in self.heads and name in self.before and name in self.after]
+        kinds = {self.precisions[name] for name in names if not holds(self.precisions[name], self.before[name].dtype)}
+        found = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        return [
+            f"The tuned model's numbers are of {found}; compared is the base rounded to it: rounding is no movement."
+        ] * bool(kinds)
 
     @cached_property
     def weights(self) -> list[str]:
@@ -115,7 +161,10 @@ class Pair:
     @cached_property
     def moved(self) -> frozenset[str]:
         """Names of the parameters and buffers that differ, or are in the tuned model alone."""
-        return frozenset(name for name in self.after if not _is_still(*self._sides(name)))
+        return frozenset(filter(self._has_moved, self.after))
+
+    def _has_moved(self, name: str) -> bool:
+        return not _is_still(*self._sides(name))
 
     def _sides(self, name: str) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A tensor of the base as movement starts from it, None where it has another shape or there is none, and of the tuned model."""
@@ -138,14 +187,13 @@ class Pair:
 
     @cached_property
     def whole(self) -> list[str]:
-        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm.
-
-        Raises ModelError for values that are infinite or no numbers where something moved.
-        """
+        """What travels whole: heads, and buffers that differ, such as the running statistics of BatchNorm."""
         weights = {*self.weights}
-        names = [name for name in self.after if name in self.heads or (name not in weights and name in self.moved)]
-        self.require_finite(names)
-        return names
+        return [name for name in self.after if name in self.heads or (name not in weights and self._has_moved(name))]
+
+    def travelling(self, mask: GraftMask) -> list[str]:
+        """What travels whole with a mask's graft: all that does but for what it may select from."""
+        return [name for name in self.whole if name not in mask.region.shapes]
 
     def region(self, parameters: Parameters = None) -> Region:
         """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
@@ -165,6 +213,7 @@ class Pair:
                 self._warn_of_last(names)
         else:
             names = chosen(self.weights, self._patterns(parameters), "parameters")
+            self.require_one_shape(names)
         if not self.moved & {*names}:
             if elsewhere := [name for name in self.weights if name in self.moved]:
                 raise ModelError(
@@ -175,6 +224,8 @@ class Pair:
                 f"the two models have the same {'parameters' if others else 'values'}: nothing moved{others}"
             )
         LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
+        for line in self.rounding if self.own is not None else ():
+            LOGGER.warning(line)
         return Region({name: tuple(self.before[name].shape) for name in names})
 
     def _outer(self) -> set[str]:
@@ -272,4 +323,4 @@ def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> Non
 
 
 # what a caller may give as the base: a model, a region's values by name, or both sides at once
-Side = nn.Module | Tensors | Pair
+BaseOrPair = nn.Module | Tensors | Pair

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
-from ..localizers import NAMES
+from ..localizers.registry import NAMES
 from ..support.command import USER_MISTAKE, guarded, missing_package
 from ..support.errors import GraftError, did_you_mean, printable
 from ..support.fields import GROUPS, Mode

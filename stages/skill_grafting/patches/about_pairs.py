@@ -13,8 +13,9 @@ from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..grafting.select import pieces
+from ..localizers.localizer import Localizer
 from ..localizers.movement import distance
-from ..localizers.registry import NAMES, Localizer, kind_of, localizer_of
+from ..localizers.registry import NAMES, kind_of, localizer_of
 from ..modules.pairs import Pair
 from ..support.errors import ModelError, ParamsError
 

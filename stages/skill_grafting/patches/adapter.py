@@ -18,8 +18,8 @@ from ..grafting.apply import put_at, take_at, write
 from ..grafting.region import Tensors, named_weights
 from ..models.probing import probe, without_cache
 from ..support.errors import MaskError, one_line
+from ..support.formatting import counted
 from ..support.io import write_json
-from ..support.words import counted
 from .patch_file import PatchContent
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"

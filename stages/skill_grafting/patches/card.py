@@ -9,8 +9,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..modules.heads import as_options
 from ..support.errors import StorageError
-from ..support.words import as_markdown, percent, words
+from ..support.formatting import as_markdown, display_name, percent
 from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
@@ -22,9 +23,8 @@ MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
 # by the library that loads it
 LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
-# measure -> column; tokens are those of completions
-MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain"}
-MEASURES |= {"ece": "ECE", "token_accuracy": "tokens right"}
+# measure -> column
+MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain", "ece": "ECE"}
 
 Scores = dict[str, dict[str, Any]]
 
@@ -80,7 +80,7 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
         held=held,
         front=_front(patch, form),
         # as Python: settings of the config that differ from those of the base model
-        settings=repr(use.options),
+        settings=repr(as_options(use.config)),
         patch=PATCH,
         source=source,
         base=f"{source}, revision={json.dumps(use.revision)}" if use.revision else source,
@@ -99,7 +99,7 @@ def score_table(scores: Scores, corner: str) -> list[list[str]]:
     """Models by their measures on the same test rows, in %, below a header with this first cell; nothing without scores."""
     measures = [name for name in MEASURES if any(name in row for row in scores.values())]
     rows = [
-        [words(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
+        [display_name(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
         for variant, row in scores.items()
     ]
     return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []

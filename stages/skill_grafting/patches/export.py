@@ -5,7 +5,7 @@ from pathlib import Path
 from .adapter import write_adapter
 from .card import PEFT, require_free, write_folder
 from .patch_file import read_patch
-from .placing import load_base, places_of
+from .placing import load_base, require_fitting
 
 
 def export(patch: Path, base: str, to: Path, leave_out: bool) -> str:
@@ -16,5 +16,5 @@ def export(patch: Path, base: str, to: Path, leave_out: bool) -> str:
     """
     target, one = require_free(to), read_patch(patch)
     model = load_base(one, base)
-    places_of(one, model, f"the model in {base}")
+    require_fitting(one, model, f"the model in {base}")
     return write_folder(target, one, PEFT, lambda folder: write_adapter(folder, one, model, leave_out))

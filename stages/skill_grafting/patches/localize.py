@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import api
 from ..checkpoints.pairs import read_pair
-from ..support.words import percent
+from ..support.formatting import percent
 from . import about_pairs
 from .card import AS_PATCH, require_free, write_folder
 from .patch import Patch

@@ -15,16 +15,17 @@ import torch
 from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..grafting.apply import Places, take_at
-from ..grafting.mask import GraftMask, StoredMask, named_heads, require_mask
+from ..grafting.apply import take_at
+from ..grafting.mask import GraftMask, StoredMask
 from ..grafting.region import Parameters, named_weights, unwrapped
-from ..modules.pairs import Pair, Side
-from ..modules.places import swapped, unswapped
-from ..modules.states import copied
+from ..modules.heads import config_of, put_settings, with_settings
+from ..modules.pairs import BaseOrPair, Pair
+from ..modules.swapping import copied_with, swapped, unswapped
+from ..modules.targets import writes_in
 from ..support.errors import ModelError, ParamsError
 from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
-from .placing import configs_of, load_base, places_of, put_config, put_on, text_config
+from .placing import changes_of, load_base, put_on, require_fitting
 
 
 class Patch(PatchContent, ModelHubMixin):
@@ -37,12 +38,12 @@ class Patch(PatchContent, ModelHubMixin):
     def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
         PatchContent.__init__(self, stored, use, dict(scores or {}))
         self._base: ref[nn.Module] | None = None
-        self._places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+        self._bases: WeakKeyDictionary[nn.Module, list[ref[Tensor]]] = WeakKeyDictionary()
 
     @classmethod
     def of(
         cls,
-        base: Side,
+        base: BaseOrPair,
         tuned: nn.Module | None = None,
         mask: GraftMask | None = None,
         *,
@@ -59,16 +60,15 @@ class Patch(PatchContent, ModelHubMixin):
         language model's labels are read; max_length: tokens of a text; heads: names of heads beside the usual ones; origin: name, source
         (hub, local) and revision of the base, by default those of its config.
         """
-        named = named_heads(mask)
-        pair = Pair.of(base, tuned, heads or (named and named.__contains__))
-        require_mask(mask, pair.before)
+        pair = Pair.for_mask(base, tuned, mask, heads)
         if strange := origin.keys() - {"name", "source", "revision"}:
             raise ParamsError(f"{min(strange)}: unknown; of the base a patch says name, source and revision")
         if isinstance(labels, str) or not isinstance(labels, Iterable | None):
             raise ParamsError(f"labels: {labels!r} should be a list of names, in the order of the logits")
         if pair.extra:
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
-        whole = [name for name in pair.whole if name not in mask.region.shapes]
+        whole = pair.travelling(mask)
+        pair.require_finite(whole)
         head = {name: pair.after[name].detach().cpu().clone() for name in whole}
         values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
         known = pair.labels if labels is None else [str(label) for label in labels]
@@ -92,9 +92,12 @@ class Patch(PatchContent, ModelHubMixin):
 
         dtype: of the result, by default that of the base.  Raises MaskError unless the patch was made from this base.
         """
-        live = isinstance(base, nn.Module)
-        model = copied(base) if live else load_base(self, base, revision)
-        put_on(self, model, f"this {type(base).__name__}" if live else f"the model in {base}")
+        if isinstance(base, nn.Module):
+            require_fitting(self, base, f"this {type(base).__name__}")
+            model = copied_with(base, changes_of(self))
+            put_settings(model, self.use.config)
+        else:
+            model = put_on(self, load_base(self, base, revision), f"the model in {base}")
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
         if kind is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
             raise ParamsError(
@@ -110,20 +113,10 @@ class Patch(PatchContent, ModelHubMixin):
         Swaps may be nested.  Raises MaskError for another base.
         """
         given, base = base, unwrapped(base)
-        if base not in self._places:
+        if not self._is_known(base):
             self.require(base)
-        before = [
-            (config, {name: getattr(config, name, None) for name in options})
-            for config, options in configs_of(base, self.use.options)
-        ]
-        with swapped(base, self._places[base]):
-            put_config(base, self.use.options)
-            try:
-                yield given
-            finally:
-                for config, values in before:
-                    for name, value in values.items():
-                        setattr(config, name, value)
+        with swapped(base, writes_in(given, changes_of(self))), with_settings(base, self.use.config):
+            yield given
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
         """For each tensor its name, full shape, flat indices (int64) and the values to assign there; for heads all of them."""
@@ -176,7 +169,7 @@ class Patch(PatchContent, ModelHubMixin):
         """
         from .adapter import write_adapter
 
-        model = base if base is not None else next(iter(self._places), self._base and self._base())
+        model = base if base is not None else next(iter(self._bases), self._base and self._base())
         if model is None:
             raise ParamsError("base: to_peft needs the base model, of whose values an adapter stores the differences")
         self.require(model)
@@ -204,13 +197,11 @@ class Patch(PatchContent, ModelHubMixin):
         """
         base = unwrapped(base)
         with unswapped(base):
-            self._places[base] = places_of(self, base, f"this {type(base).__name__}")
+            require_fitting(self, base, f"this {type(base).__name__}")
+        self._bases[base] = [ref(weight) for weight in named_weights(base).values()]
 
-
-def config_of(model: nn.Module | None) -> dict[str, Any]:
-    """Settings of a model of transformers that say how its logits are read."""
-    if (config := getattr(model, "config", None)) is None:
-        return {}
-    padding = getattr(text_config(config), "pad_token_id", None)
-    known = {name: getattr(config, name, None) for name in ("problem_type", "id2label")}
-    return {"pad_token_id": padding if padding is None or padding >= 0 else None, **known}
+    def _is_known(self, base: nn.Module) -> bool:
+        """True if the model was compared and has the same parameters still, whatever they were turned into: loading may replace them."""
+        known = self._bases.get(base, ())
+        now = named_weights(base).values()
+        return len(known) == len(now) and all(one() is weight for one, weight in zip(known, now, strict=True))

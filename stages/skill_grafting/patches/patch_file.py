@@ -19,11 +19,12 @@ from ..grafting.mask import GraftMask, StoredMask, write_mask
 from ..grafting.mask_header import read_header
 from ..grafting.mask_reading import read_mask, require_held
 from ..grafting.region import Region, Tensors
+from ..modules.heads import brought_along, names_of_labels
 from ..support.errors import MaskError, ParamsError, plain_problem
 from ..support.fields import Section
+from ..support.formatting import small_percent
 from ..support.io import require_permission
 from ..support.prompts import Prompt
-from ..support.words import small_percent
 
 PATCH = "patch.safetensors"
 VERSION = 4
@@ -80,19 +81,6 @@ class PatchMetadata(Section):
         if self.prompt and {*self.prompt.verbalizer} != {*self.labels}:
             raise ValueError("metadata whose prompt has a word for each label")
         return self
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """`config` as transformers takes it: labels by whole numbers."""
-        return self.config | ({"id2label": dict(enumerate(self.labels))} if "id2label" in self.config else {})
-
-
-def names_of_labels(labels: list[str]) -> dict[str, Any]:
-    """The labels of a new head by a config, in the order of its logits."""
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
 
 
 @dataclass(repr=False)
@@ -151,9 +139,6 @@ def describe(
     region, labels = stored.mask.region.shapes, about["labels"]
     outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
     known = {name: tuple(shape) for name, shape in outside.items()} | region
-    classifies = bool(stored.head and labels and config)
-    # of a language model neither changes any logit
-    changed = {name: config[name] for name in ("pad_token_id", "problem_type") if classifies and name in config}
     facts = {
         "model_class": about.get("model_class"),
         "base": about["name"],
@@ -166,7 +151,7 @@ def describe(
         "labels": labels,
         "prompt": about["prompt"],
         "max_length": about["max_length"],
-        "config": changed | (names_of_labels(labels) if classifies else {}),
+        "config": brought_along(config, labels if stored.head else []),
     }
     try:
         return PatchMetadata(**facts)

@@ -1,31 +1,29 @@
 """A patch on a model: whether it is the one that the patch was made from, where the values go, and how its config changes."""
 
 import warnings
-from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
-from ..grafting.apply import Places, put_at, write
+from ..grafting.apply import put_at, write
 from ..grafting.fingerprint import fingerprint
 from ..grafting.region import LazyTensors, Tensors, named_weights
 from ..models.loading import load_model
+from ..modules.heads import put_settings
+from ..modules.targets import Changes, require_plain, tensors_in, writes_in
 from ..support.errors import MaskError
 from .patch_file import PatchContent, PatchMetadata
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 
 def put_on(patch: PatchContent, model: nn.Module, title: str) -> nn.Module:
     """The model, which messages call by this title, with the patch on it for good; MaskError unless it is what the patch was made from."""
-    write(places_of(patch, model, title))
-    put_config(model, patch.use.options)
+    require_fitting(patch, model, title)
+    write(writes_in(model, changes_of(patch)))
+    put_settings(model, patch.use.config)
     return model
 
 
@@ -37,11 +35,12 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
     return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
 
 
-def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
-    """The target of each value; raises MaskError unless the model, which messages call by this title, is the base."""
-    parameters = named_weights(model)
-    weights = {**parameters, **dict(model.named_buffers())}
-    parameters = {name: weight for name, weight in parameters.items() if name not in patch.head}
+def require_fitting(patch: PatchContent, model: nn.Module, title: str) -> None:
+    """Raise MaskError unless the model, which messages call by this title, is the patch's base."""
+    weights = tensors_in(model)
+    parameters = {name: weight for name, weight in named_weights(model).items() if name not in patch.head}
+    for name, weight in parameters.items():
+        require_plain(name, weight)
     try:
         require_base(patch, parameters, title)
     except MaskError:
@@ -53,10 +52,12 @@ def places_of(patch: PatchContent, model: nn.Module, title: str) -> Places:
     for theirs, ours in sorted({(part.dtype, weights[name].dtype) for name, part in patch.values.items()}, key=str):
         if torch.promote_types(theirs, ours) != ours:
             warnings.warn(f"{patch!r}: its values are rounded from {theirs} to the model's {ours}", stacklevel=3)
-    places: Places = [
-        (weights[name], at.to(weights[name].device), patch.values[name]) for name, at in patch.mask.indices.items()
-    ]
-    return places + [(weights[name], None, part) for name, part in patch.head.items()]
+
+
+def changes_of(patch: PatchContent) -> Changes:
+    """What a patch changes."""
+    changes: Changes = [(name, at, patch.values[name]) for name, at in patch.mask.indices.items()]
+    return changes + [(name, None, part) for name, part in patch.head.items()]
 
 
 def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor] | None:
@@ -110,24 +111,3 @@ def require_padding(use: PatchMetadata, tokens: int | None) -> None:
     padding = use.config.get("pad_token_id")
     if padding is not None and tokens is not None and padding >= tokens:
         raise MaskError(f"damaged: patch.config.pad_token_id is {padding}, and the model has {tokens} tokens")
-
-
-def put_config(model: nn.Module, options: Mapping[str, Any]) -> None:
-    for config, values in configs_of(model, options):
-        for name, value in values.items():
-            setattr(config, name, value)
-
-
-def configs_of(model: nn.Module, options: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """A model's config with settings for it, and the one of texts inside it with those that a classifier reads there."""
-    if (config := getattr(model, "config", None)) is None:
-        return []
-    return [
-        (config, options),
-        (text_config(config), {name: value for name, value in options.items() if name == "pad_token_id"}),
-    ]
-
-
-def text_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
-    """The part of a config that is about texts, which may be the config itself."""
-    return config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -13,19 +13,6 @@ from inspect import signature
 LONGEST_LINE = 1_500
 # what moves a terminal's cursor, colours or turns round its text, breaks lines where no reader sees it, or is half of a character
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# pydantic's type of error -> what is expected instead
-EXPECTED = {
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "string_too_short": "some text, not nothing",
-    "string_pattern_mismatch": "a name of a-z, 0-9, _ and . that starts with a letter or a digit",
-    "list_type": "a list",
-    "dict_type": "`name: value` pairs",
-    "model_type": "`name: value` pairs",
-}
 
 
 class GraftError(Exception):
@@ -105,37 +92,20 @@ def plain_problem(problem: dict, section: str, kind: object) -> str:
     Without a section the kind is of a whole file of them.
     """
     path = [part for part in problem["loc"] if part != "[key]"]
-    if "[key]" in problem["loc"]:
-        path.pop()  # the name itself is wrong, and is shown as the value
-    where = ".".join([*filter(None, [section]), *map(str, path)])
-    what = "setting" if section or len(path) > 1 else "section"
+    where, value = ".".join([*filter(None, [section]), *map(str, path)]), problem["input"]
     if problem["type"] == "missing":
-        return f"{where}: this {what} is missing"
+        return f"{where}: is missing"
     if problem["type"] == "extra_forbidden":
         known = [*getattr(_model_at(kind, path[:-1]), "model_fields", ())]
-        return f"{where}: unknown {what}{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
-    whole_prompt = problem["type"] == "value_error" and isinstance(problem["input"], dict)
-    or_null = "" if problem["type"] == "value_error" else _or_null(kind, path)
-    given = "" if whole_prompt else f"{shown(problem['input'])} is not allowed: "
-    return f"{where}: {given}should be {_expected(problem)}{or_null}{_hint(problem)}"
-
-
-def _expected(problem: dict) -> str:
-    if problem["type"] == "too_short":
-        return f"a list of at least {problem['ctx']['min_length']}"
-    if problem["type"] == "string_too_long":
-        return f"at most {problem['ctx']['max_length']} characters"
-    return EXPECTED.get(problem["type"]) or re.sub("^(Input should be|Value error,) ", "", problem["msg"])
-
-
-def _hint(problem: dict) -> str:
-    kind, value = problem["type"], problem["input"]
-    if kind == "literal_error":
-        return did_you_mean(value, problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", "))
-    if kind == "string_type" and isinstance(value, int | float):
-        return " (put it in quotes)"
-    is_number = isinstance(value, str) and value.strip("-+").replace(".", "", 1).isdigit()
-    return " (without quotes)" if kind in ("float_type", "int_type") and is_number else ""
+        return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
+    near = (
+        did_you_mean(value, re.findall("'(.*?)'", problem["ctx"]["expected"]))
+        if problem["type"] == "literal_error"
+        else ""
+    )
+    # what our own validators raise says what should be there
+    told = problem["msg"].replace("Value error, ", "should be ") + near
+    return f"{where}: {told}" if isinstance(value, dict) else f"{where}: {shown(value)} is not allowed: {told}"
 
 
 def shown(value: object) -> str:
@@ -144,20 +114,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def _or_null(kind: object, path: list) -> str:
-    setting = _annotation(_model_at(kind, path[:-1]), path[-1]) if path else None
-    return " or null" if type(None) in getattr(setting, "__args__", ()) else ""
-
-
-def _annotation(kind: object, name: object) -> object:
-    field = getattr(kind, "model_fields", {}).get(name)
-    return field.annotation if field else None
-
-
 def _model_at(kind: object, path: list) -> object:
     """The model at `path` inside the model `kind`; None if there is none."""
     for part in path:
-        annotation = _annotation(kind, part)
-        choices = getattr(annotation, "__args__", (annotation,))
+        field = getattr(kind, "model_fields", {}).get(part)
+        choices = getattr(field.annotation, "__args__", (field.annotation,)) if field else ()
         kind = next((choice for choice in choices if hasattr(choice, "model_fields")), None)
     return kind

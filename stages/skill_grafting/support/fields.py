@@ -1,6 +1,5 @@
 """Types of settings, and what all sections of them are."""
 
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -20,16 +19,12 @@ Group = Literal["layers", "embeddings", "pooler", "lm_head"]
 GROUPS = LAYERS, EMBEDDINGS, POOLER, LM_HEAD = get_args(Group)
 # the group of what is new with a task, which has no pretrained values
 HEAD = "head"
-Mode = Literal["standard", "prompt", "autoregressive", "generative"]
-Column = Literal["sentence1", "sentence2", "label", "prompt", "completion"]
+Mode = Literal["standard", "prompt", "autoregressive"]
+Column = Literal["sentence1", "sentence2", "label"]
 Optimizer = Literal["sgd", "adamw"]
 Schedule = Literal["constant", "linear"]
 # section -> its settings
 Values = dict[str, Any]
-
-
-class Params(SimpleNamespace):
-    """The settings that a stage asked for: whole sections, or sections with single settings."""
 
 
 class Section(BaseModel):

@@ -19,9 +19,9 @@ def progress(title: str, total: int | None, unit: str, shown: bool = True) -> tq
 
 
 @contextmanager
-def watched(title: str, module: "Module | None", total: int | None = None, shown: bool = True) -> Iterator[Callable]:
-    """A bar of the forward passes of a module, or of tensors, each told by the function that this gives."""
-    with progress(title, total, "pass" if module else "tensor", shown) as bar, ExitStack() as stack:
+def watched(title: str, total: int, unit: str, module: "Module | None" = None) -> Iterator[Callable]:
+    """A bar, if it has a title, that is moved by the function that this gives, and by each forward pass of a module if there is one."""
+    with progress(title, total or None, unit, bool(title)) as bar, ExitStack() as stack:
 
         def noted(*_: object) -> None:
             bar.update()

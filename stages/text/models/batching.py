@@ -17,7 +17,6 @@ BUCKET_BATCHES = 16
 class Batch:
     """Tensors of one batch: inputs for the model, labels (B,), positions (B,) where a prompt is read, and their rows (B,).
 
-    Of completions the labels are their tokens, one after the other, (T,), and so are positions and rows.
     `pad_id` is the token that fills shorter texts up.
     """
 
@@ -44,11 +43,7 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device, left
         inputs[1, row, text] = 1
         if len(names) > 2:
             inputs[2, row, text] = example.token_type_ids
-    read = [
-        (target, starts[row] + example.position + place, row)
-        for row, example in enumerate(examples)
-        for place, target in enumerate(example.targets)
-    ]
+    read = [(example.label, starts[row] + example.position, row) for row, example in enumerate(examples)]
     whole = torch.from_numpy(np.concatenate([inputs.reshape(-1), np.array(read, dtype=np.int64).T.reshape(-1)]))
     if device.type == "cuda":
         whole = whole.pin_memory()

@@ -1,8 +1,4 @@
-"""From rows of text to token ids: plain, inside a prompt, or as a prompt and the completion that a causal model is to write.
-
-An end token closes each completion if the tokenizer has one: without it a greedy completion would have no end, and "one" would
-be an exact match of "one day".
-"""
+"""From rows of text to token ids: plain, or inside a prompt."""
 
 import string
 from bisect import bisect_left
@@ -17,26 +13,15 @@ from stages.text.tasks.tasks import TaskSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SHOWN = 40
-
 
 @dataclass(frozen=True)
 class Example:
-    """One encoded input: ids, segment ids if the model has them, label number, position where it is read.
-
-    With a `completion` its tokens stand for the label (which is -1), and are read at `position` and those after it.
-    """
+    """One encoded input: ids, segment ids if the model has them, label number, position where it is read."""
 
     input_ids: list[int]
     token_type_ids: list[int] | None
     label: int
     position: int
-    completion: tuple[int, ...] = ()
-
-    @property
-    def targets(self) -> tuple[int, ...]:
-        """The target, from `position` on: the label, or the tokens of the completion."""
-        return self.completion or (self.label,)
 
 
 def encode(
@@ -48,10 +33,11 @@ def encode(
     task's template, of which only the sentences are cut when it is longer than `max_length`.
     Raises DataError for a label the task doesn't have.
     """
-    _require_labels(rows, task)
     labels = {name: number for number, name in enumerate(task.labels)}
     prompt, examples, closing = task.prompt_for(mode), [], _closing(tokenizer)
     for row in rows:
+        if row["label"] not in labels:
+            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
         if mode == "autoregressive":
             ids = tokenizer(rendered(row, prompt, tokenizer, max_length, None))["input_ids"]
             encoded = {"input_ids": ids[: len(ids) - closing]}
@@ -64,12 +50,6 @@ def encode(
     return examples
 
 
-def _require_labels(rows: Sequence[dict], task: TaskSpec) -> None:
-    for row in rows:
-        if row["label"] not in task.labels:
-            raise DataError(f"{task.name}: label {row['label']!r} is not one of {', '.join(task.labels)}")
-
-
 def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase") -> list[int]:
     """The token id that stands for each label, in order.
 
@@ -77,12 +57,13 @@ def label_word_ids(prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrained
     Raises ModelError, of all labels at once, if one isn't a single known token
     or two share a token.
     """
-    words = [_word(prompt, label, tokenizer) for label in labels]
-    _require_words(dict(zip(labels, words, strict=True)), prompt, tokenizer, most=1)
+    words = [word_ids(prompt, label, tokenizer) for label in labels]
+    _require_words(dict(zip(labels, words, strict=True)), prompt, tokenizer)
     return [word for [word] in words]
 
 
-def _word(prompt: Prompt, label: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+def word_ids(prompt: Prompt, label: str, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    """The tokens of a label's word as it stands in a prompt, however many they are."""
     word, between = prompt.verbalizer[label], prompt.template.removesuffix("{mask}")[-1:]
     if prompt.template.endswith("{mask}") and between.isspace() and between != " ":
         # tokenized behind it: some tokenizers put a space before every text
@@ -97,25 +78,21 @@ def _space(tokenizer: "PreTrainedTokenizerBase") -> str:
     return "" if twice == alone * 2 else " "
 
 
-def _require_words(
-    words: dict[str, Sequence[int]], prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", most: int | None = None
-) -> None:
-    """Raise ModelError unless the words of labels are known, of at most so many tokens, and no two the same tokens."""
+def _require_words(words: dict[str, list[int]], prompt: Prompt, tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Raise ModelError unless the words of labels are known tokens, one each, and no two the same."""
     wrong, owners = [], {}
     for label, tokens in words.items():
         named, owner = f"{prompt.verbalizer[label]!r} (label {label!r})", owners.setdefault(tuple(tokens), label)
         if not tokens or tokenizer.unk_token_id in tokens:
             wrong.append(f"{named} is unknown to this tokenizer")
-        elif most and len(tokens) > most:
+        elif len(tokens) > 1:
             pieces = " ".join(tokenizer.convert_ids_to_tokens(tokens))
             wrong.append(f"{named} is {len(tokens)} tokens ({pieces}) for this tokenizer")
         elif owner != label:
             wrong.append(f"{named} has the tokens of {prompt.verbalizer[owner]!r} (label {owner!r})")
     if wrong:
-        rule = "one known token" if most == 1 else "known tokens"
-        raise ModelError(
-            f"verbalizer: {'; '.join(wrong)}; a word must be {rule}, another for each label: choose others under `task:`"
-        )
+        rule = "a word must be one known token, another for each label: choose others under `task:`"
+        raise ModelError(f"verbalizer: {'; '.join(wrong)}; {rule}")
 
 
 def _position(ids: list[int], tokenizer: "PreTrainedTokenizerBase", mode: str, task: str) -> int:
@@ -135,10 +112,8 @@ def _closing(tokenizer: "PreTrainedTokenizerBase") -> int:
     return len(whole) - len(bare) - starts[0] if bare and starts else 0
 
 
-def rendered(
-    row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_length: int, mask: str | None, beside: int = 0
-) -> str:
-    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens, `beside` of them taken.
+def rendered(row: dict, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_length: int, mask: str | None) -> str:
+    """Fill the template, cutting the longest sentence until the whole fits into `max_length` tokens.
 
     `mask` stands for {mask}, and nowhere else; None for causal models, whose template ends there.
     """
@@ -150,13 +125,12 @@ def rendered(
         texts = {field: text.replace(mask, "") for field, text in texts.items()}
     while True:
         whole = _fill(prompt.template, texts, mask)
-        excess = len(tokenizer(whole)["input_ids"]) + beside - max_length
+        excess = len(tokenizer(whole)["input_ids"]) - max_length
         if excess <= 0:
             return whole
         longest = max(SENTENCES, key=lambda field: len(texts[field]))
         if not texts[longest]:
-            alone = f"with a completion of {beside + 1} tokens" if beside else "alone"
-            raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} {alone}")
+            raise ModelError(f"model.max_length: {max_length} is shorter than the template {prompt.template!r} alone")
         texts[longest] = _cut(texts[longest], excess, tokenizer)
 
 
@@ -185,68 +159,3 @@ def _cut(text: str, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> str:
 
     # and never the whole text, so that each cut makes it shorter
     return text[: bisect_left(range(len(text) - 1), True, key=has_kept)].rstrip()
-
-
-def encode_completions(
-    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
-) -> list[Example]:
-    """Encode rows for a model that completes them; inputs are the prompt and all of the completion but its last token.
-
-    With labels the prompt is the task's template up to {mask}, of which the sentences are cut so that the longest label word
-    fits beside it (so the cut is the same for every label), and the completion is the label's word.  Without, prompts are cut
-    from the left.  Raises DataError for a label the task doesn't have and for completions that don't fit into `max_length`.
-    """
-    if not task.labels:
-        return _plain(rows, task, tokenizer, max_length)
-    words = dict(zip(task.labels, label_completions(task.causal_prompt, task.labels, tokenizer), strict=True))
-    _require_labels(rows, task)
-    beside, closing = max(map(len, words.values())) - 1, _closing(tokenizer)
-    examples = []
-    for row in rows:
-        ids = tokenizer(rendered(row, task.causal_prompt, tokenizer, max_length, None, beside))["input_ids"]
-        examples.append(_example(ids[: len(ids) - closing], words[row["label"]]))
-    return examples
-
-
-def label_completions(
-    prompt: Prompt, labels: Sequence[str], tokenizer: "PreTrainedTokenizerBase"
-) -> list[tuple[int, ...]]:
-    """The tokens of each label's word, in order; raises ModelError for unknown ones, and if two labels have the same."""
-    words = {label: _word(prompt, label, tokenizer) for label in labels}
-    _require_words(words, prompt, tokenizer)
-    return [(*ids, *_end(tokenizer)) for ids in words.values()]
-
-
-def _plain(
-    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", max_length: int
-) -> list[Example]:
-    """Rows of prompts (sentence1) and completions (label)."""
-    examples, too_long, space, closing = [], [], _space(tokenizer), _closing(tokenizer)
-    for row in rows:
-        prompt, completion = row["sentence1"].rstrip(" "), row["label"].strip(" ").rstrip()
-        # one space between, or the line break that one of them brings
-        between = "" if prompt[-1:].isspace() or completion[:1].isspace() else space
-        ids = (*tokenizer(between + completion, add_special_tokens=False)["input_ids"], *_end(tokenizer))
-        encoded = tokenizer(prompt, return_special_tokens_mask=True)
-        read = encoded["input_ids"][: len(encoded["input_ids"]) - closing]
-        first = [*encoded["special_tokens_mask"], 0].index(0)
-        excess = max(0, len(read) + len(ids) - 1 - max_length)
-        if first + excess >= len(read):
-            too_long.append((len(ids), completion))
-        cut = read[:first] + read[first + excess :]
-        examples.append(_example(cut, ids))
-    if too_long:
-        length, text = max(too_long)
-        raise DataError(
-            f"task {task.name}: {len(too_long)} of {len(rows)} completions don't fit into model.max_length={max_length}, "
-            f"the longest with {length} tokens: {text[:SHOWN]!r}; raise model.max_length or leave them out"
-        )
-    return examples
-
-
-def _example(prompt: list[int], completion: tuple[int, ...]) -> Example:
-    return Example([*prompt, *completion[:-1]], None, -1, len(prompt) - 1, completion)
-
-
-def _end(tokenizer: "PreTrainedTokenizerBase") -> list[int]:
-    return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]

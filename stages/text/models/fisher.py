@@ -6,7 +6,7 @@ the gradients of its outputs, example by example, and the gradient of one exampl
 that layer's parameters follows from those two alone.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from skill_grafting.localizers.evidence import add_squared_gradient
-from skill_grafting.support.errors import ModelError
+from skill_grafting.localizers.localizer import add_squared_gradient
 from stages.text.models.batching import by_length
 from stages.text.models.encoding import Example
 from stages.text.models.label_model import LabelModel
@@ -45,28 +44,19 @@ def squared_gradients(
     itself, sum over c of p_c * grad(-log p_c)^2, exactly.  sampled: the same mean over `draws` labels
     that the model draws for each example with `generator`.  sampled_logit and label_logit: of the
     logit of the drawn or of the true label itself, which is no Fisher information: adding one number
-    to all logits of an example changes it.  Of a completion the loss is the sum over its tokens, and
-    labels are drawn for each of them.  Processes share the batches, and each has the sum.  Afterwards `names` alone require gradients, as after
-    `train_only`; `.grad` is left as it is.
-    Raises ValueError if labels are to be drawn and there is no generator, ModelError for the
-    expected mode of completions, which would take a pass for each token of the vocabulary.
+    to all logits of an example changes it.  Afterwards `names` alone require gradients, as after `train_only`; `.grad` is left as it is.
+    Raises ValueError if labels are to be drawn and there is no generator.
     """
-    if mode == "expected" and model.mode == "generative":
-        raise ModelError(
-            "model.mode=generative: squared gradients of the mode 'expected' take a pass for each token of the vocabulary; "
-            "take 'sampled' (localizer.talos.mode)"
-        )
     if is_sampled(mode) and generator is None:
         raise ValueError(f"mode {mode!r} draws labels, so it needs a generator")
     weights = model.train_only({*names})
     model.model.eval()
     totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     owners = _owners(model.model, weights)
-    counts = [len(example.targets) for example in examples]
-    places = torch.from_numpy(generator.random((sum(counts), draws))).split(counts) if is_sampled(mode) else ()
+    places = torch.from_numpy(generator.random((len(examples), draws))) if is_sampled(mode) else None
     for rows in by_length(examples, model.runtime.batch_tokens):
         batch = [examples[row] for row in rows]
-        target = Target(mode, [places[row] for row in rows] if places else ())
+        target = Target(mode, None if places is None else places[rows])
         if not (owners and _add_by_layer(model, batch, target, owners, totals)):
             _add_one_by_one(model, batch, target, weights, totals)
     return totals
@@ -79,10 +69,10 @@ def is_sampled(mode: str) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """The differentiated quantity: the mode, and for drawn labels numbers of 0..1 by row, (1, draws), or (tokens, draws)."""
+    """The differentiated quantity: the mode, and for drawn labels numbers of 0..1, (B, draws)."""
 
     mode: Mode
-    places: Sequence[Tensor]
+    places: Tensor | None
 
 
 def _losses(logits: Tensor, labels: Tensor, target: Target) -> Iterator[Tensor]:
@@ -98,7 +88,7 @@ def _losses(logits: Tensor, labels: Tensor, target: Target) -> Iterator[Tensor]:
         for column in surprise.T:
             yield column * torch.exp(-column.detach() / 2)  # the root of p_c: it is squared with the gradient
     else:
-        yield from _drawn(values, drawn_labels(logits.detach(), torch.cat([*target.places])))
+        yield from _drawn(values, drawn_labels(logits.detach(), target.places))
 
 
 def drawn_labels(logits: Tensor, places: Tensor) -> Tensor:
@@ -123,7 +113,7 @@ def _add_one_by_one(
 ) -> None:
     for number, example in enumerate(examples):
         batch = model.batch([example])
-        alone = Target(target.mode, target.places[number : number + 1])
+        alone = Target(target.mode, None if target.places is None else target.places[number : number + 1])
         for loss in _losses(model.logits(batch), batch.labels, alone):
             add_squared_gradient(loss.sum(), weights, totals)
 

@@ -140,7 +140,7 @@ def require_readable(name: str, model: "PreTrainedModel", mode: str, pad_id: int
 
 def require_causal(name: str, model: "PreTrainedModel", mode: str, setting: str = "model.mode=") -> None:
     """Raise ModelError if a model sees a next word that its mode has it predict; `setting` is what users write before a mode."""
-    if CLASSES[mode] == CLASSES["autoregressive"] and sees_later_words(model):
+    if mode == "autoregressive" and sees_later_words(model):
         from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
         prompt = f"{setting}prompt or " * (type(model.config) in MODEL_FOR_MASKED_LM_MAPPING)

@@ -1,7 +1,4 @@
-"""LabelModel: a pretrained model as a classifier, whatever its mode of reading labels.
-
-Of completions the classes are the tokens of the vocabulary, and each token of a completion is read.
-"""
+"""LabelModel: a pretrained model as a classifier, whatever its mode of reading labels."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -16,7 +13,7 @@ from skill_grafting.models.loading import load_model, load_tokenizer, read_tenso
 from skill_grafting.models.probing import most_tokens
 from skill_grafting.support.errors import ModelError
 from stages.text.models.batching import Batch
-from stages.text.models.encoding import Example, encode, encode_completions, label_completions, label_word_ids
+from stages.text.models.encoding import Example, encode, label_word_ids
 from stages.text.models.visibility import Reader, padding_of
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import ModelParams
@@ -32,8 +29,6 @@ class LabelModel:
     standard: those of the stock sequence-classification class.  prompt and autoregressive: those of
     the label words at the prompt's position; the hidden states are narrowed to that position before
     the vocabulary head, which therefore runs on one position an example instead of all, and for these words alone (see Reader).
-    generative: logits over the vocabulary at the positions that predict the tokens of the completions, shape
-    (T, vocabulary) for the T tokens of a batch, in the order of its `labels`.
     """
 
     def __init__(
@@ -49,7 +44,7 @@ class LabelModel:
         self.max_length, self.runtime = max_length, runtime
         self._reader = Reader(self.model, mode, tokenizer.pad_token_id)
         prompt, self._word_ids = task.prompt_for(mode), None
-        if prompt and mode != "generative":
+        if prompt:
             self._word_ids = torch.tensor(label_word_ids(prompt, task.labels, tokenizer), device=runtime.device)
 
     @classmethod
@@ -64,9 +59,8 @@ class LabelModel:
         """The model of a folder for a task, by the `model` section; raises ModelError."""
         tokenizer = load_tokenizer(folder)
         if prompt := task.prompt_for(settings.mode):
-            words = label_completions if settings.mode == "generative" else label_word_ids
             try:  # fails early
-                words(prompt, task.labels, tokenizer)
+                label_word_ids(prompt, task.labels, tokenizer)
             except ModelError as problem:
                 raise ModelError(f"task {task.name}: {problem}") from None
         model = load_model(folder, settings.mode, task.labels, dropout)
@@ -97,10 +91,7 @@ class LabelModel:
 
     def encode(self, rows: list[dict]) -> list[Example]:
         """Encode rows of the task for this model; raises ModelError where one is longer than the model can read."""
-        if self.mode == "generative":
-            examples = encode_completions(rows, self.task, self.tokenizer, self.max_length)
-        else:
-            examples = encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
+        examples = encode(rows, self.task, self.tokenizer, self.mode, self.max_length)
         longest, most = max((len(example.input_ids) for example in examples), default=0), most_tokens(self.model)
         if most is not None and longest > most:
             raise ModelError(
@@ -114,7 +105,7 @@ class LabelModel:
         return self._reader.batch(examples)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Label logits, float32, shape (B, labels); of completions (T, vocabulary)."""
+        """Label logits, float32, shape (B, labels)."""
         self.runtime.choose_attention(batch.inputs["input_ids"].shape[1])
         with self.runtime.autocast():
             return self._reader.logits(batch, self._word_ids).float()

@@ -6,12 +6,12 @@ from itertools import repeat
 import numpy as np
 import torch
 
-from skill_grafting.localizers.evidence import Objective, Scores
+from skill_grafting.localizers.localizer import Objective
 from stages.text.models.batching import shuffled
 from stages.text.models.encoding import Example
 from stages.text.models.fisher import squared_gradients
 from stages.text.models.label_model import LabelModel
-from stages.text.models.predicting import loss_gradient, own_score, predictions_of
+from stages.text.models.predicting import accuracy_and_loss, loss_gradient, own_score
 from stages.text.tasks.runtime import numpy_generator, permuted
 
 
@@ -29,15 +29,15 @@ def objective_of(
     weights = model.train_only({*names})
     train = model.encode(train_rows)
     drawn = permuted(train, "fisher", *words)
-    sets = None if dev_rows is None else [train, model.encode(dev_rows)]
+    sets = None if dev_rows is None else {"train_score": train, "dev_score": model.encode(dev_rows)}
     return Objective(
         weights,
         lambda size: _batch_gradients(model, train, size, numpy_generator(*words)),
         lambda: loss_gradient(model, train),
         lambda n, *how: squared_gradients(model, drawn[:n], [*weights], *how),
-        sets and (lambda: Scores(*(own_score(model, examples) for examples in sets))),
+        sets and (lambda: {name: own_score(model, examples) for name, examples in sets.items()}),
         len(train),
-        lambda: predictions_of(model, train)[1],
+        lambda: accuracy_and_loss(model, train)[1],
         model.model,
     )
 

@@ -138,7 +138,7 @@ class Reader:
 
     def _narrows(self, examples: list[Example], alone: Tensor, words: Tensor) -> bool:
         """True if the head, reduced to the rows of some words, gives their logits as the plain class does."""
-        if self.mode not in ("prompt", "autoregressive") or len(words) == alone.shape[1]:
+        if self.mode == "standard" or len(words) == alone.shape[1]:
             return False
         self._narrow = True
         try:

@@ -1,17 +1,9 @@
-"""Accuracy, F1 and Matthews correlation, as functions of stored logits.
-
-Of completions a variant has a record for each token (TOKEN_RECORD) instead of logits, and a test set TARGETS instead of labels.
-"""
+"""Accuracy, F1 and Matthews correlation, as functions of stored logits."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-
-# which row a token belongs to, counted from 0, and the token of the reference
-TARGETS = np.dtype([("row", "<i4"), ("target", "<i4")])
-# the most probable token, its probability, and the natural logarithm of that of the reference
-TOKEN_RECORD = np.dtype([("predicted", "<i4"), ("confidence", "<f4"), ("log_probability", "<f4")])
 
 
 class Scored(Protocol):
@@ -28,9 +20,7 @@ class Scored(Protocol):
 
 
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Share of rows whose highest logit is the label's; of completions of those that greedy decoding writes exactly, token by token."""
-    if of_tokens(logits):
-        return float(np.mean(np.bincount(labels["row"], logits["predicted"] != labels["target"]) == 0))
+    """Share of rows whose highest logit is the label's."""
     return float(np.mean(logits.argmax(1) == labels))
 
 
@@ -56,19 +46,9 @@ def mcc(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def task_score(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], task: Scored) -> float:
-    """The task's own metric, labels numbered as in `names`: accuracy, F1 or Matthews correlation; the exact match of completions."""
-    if of_tokens(logits) or task.metric == "accuracy":
+    """The task's own metric, labels numbered as in `names`: accuracy, F1 or Matthews correlation."""
+    if task.metric == "accuracy":
         return accuracy(logits, labels)
     if task.metric == "mcc":
         return mcc(logits, labels)
     return f1(logits, labels, None if task.positive is None else [*names].index(task.positive))
-
-
-def of_tokens(values: np.ndarray) -> bool:
-    """True if these are records of tokens, TOKEN_RECORD or TARGETS, and no logits or labels."""
-    return values.dtype.names is not None
-
-
-def count_rows(labels: np.ndarray) -> int:
-    """Test rows that labels or TARGETS are of."""
-    return len(np.unique(labels["row"])) if of_tokens(labels) else len(labels)

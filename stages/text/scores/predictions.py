@@ -15,17 +15,13 @@ from safetensors.numpy import save_file
 
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.writing import replacing
-from stages.text.scores.classification import TARGETS, TOKEN_RECORD, of_tokens
 
 DEV = ":dev"
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32.
-
-    Of completions both are records of tokens, (T,), TARGETS and TOKEN_RECORD of classification.py.
-    """
+    """labels: test set -> (n,) label numbers; logits: test set -> variant -> (n, labels) float32."""
 
     label_names: list[str]
     labels: dict[str, np.ndarray]
@@ -50,10 +46,10 @@ def write_predictions(path: Path, predictions: Predictions) -> None:
     """Write predictions; raises StorageError if the disk is full."""
     tensors: dict[str, np.ndarray] = {}
     for test_set, labels in predictions.labels.items():
-        tensors |= parts_of("labels", test_set, labels, np.int32)
+        tensors[f"labels/{test_set}"] = np.ascontiguousarray(labels, dtype=np.int32)
     for test_set, variants in predictions.logits.items():
         for variant, logits in variants.items():
-            tensors |= parts_of("logits", f"{test_set}/{variant}", logits, np.float32)
+            tensors[f"logits/{test_set}/{variant}"] = np.ascontiguousarray(logits, dtype=np.float32)
     header = json.dumps({"label_names": predictions.label_names})
     with replacing(path) as partial:
         save_file(tensors, partial, metadata={"predictions": header})
@@ -68,7 +64,6 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
     """Read predictions on test sets or (`dev`) on dev rows, under the task's name; raises DataError if missing or damaged."""
     if not path.exists():
         raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
-    parts: dict[tuple[str, ...], dict[str, np.ndarray]] = {}
     labels: dict[str, np.ndarray] = {}
     logits: dict[str, dict[str, np.ndarray]] = {}
     try:
@@ -76,13 +71,13 @@ def read_predictions(path: Path, dev: bool = False) -> Predictions:
             names = json.loads(file.metadata()["predictions"])["label_names"]
             for key in file.keys():  # noqa: SIM118 - not a dict
                 kind, test_set, *variant = key.split("/")
-                if test_set.endswith(DEV) == dev:
-                    parts.setdefault((test_set.removesuffix(DEV), *variant), {})[kind] = file.get_tensor(key)
-        for (test_set, *variant), found in parts.items():
-            if variant:
-                logits.setdefault(test_set, {})[variant[0]] = joined(found, "logits", TOKEN_RECORD)
-            else:
-                labels[test_set] = joined(found, "labels", TARGETS)
+                if test_set.endswith(DEV) != dev:
+                    continue
+                name, values = test_set.removesuffix(DEV), file.get_tensor(key)
+                if kind == "logits":
+                    logits.setdefault(name, {})[variant[0]] = values
+                else:
+                    labels[name] = values
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged: {error}") from error
     return Predictions(names, labels, logits)
@@ -96,20 +91,3 @@ def first_rows(predictions: Predictions, n: int) -> Predictions:
         for name, variants in predictions.logits.items()
     }
     return Predictions(predictions.label_names, labels, logits)
-
-
-def parts_of(kind: str, place: str, values: np.ndarray, dtype: type) -> dict[str, np.ndarray]:
-    """The tensors of an array in a file: a single one for logits and labels, one for each field of records."""
-    if not of_tokens(values):
-        return {f"{kind}/{place}": np.ascontiguousarray(values, dtype=dtype)}
-    return {f"{name}/{place}": np.ascontiguousarray(values[name]) for name in values.dtype.names}
-
-
-def joined(parts: dict[str, np.ndarray], kind: str, fields: np.dtype) -> np.ndarray:
-    """The array that parts_of took apart, by kind or field; raises KeyError or ValueError if something of it is missing."""
-    if kind in parts:
-        return parts[kind]
-    records = np.empty(len(parts[fields.names[0]]), fields)
-    for name in fields.names:
-        records[name] = parts[name]
-    return records

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skill_grafting.calibration import confidence_histogram, reliability
-from stages.text.scores.classification import Scored, accuracy, count_rows, f1, of_tokens, task_score
+from stages.text.scores.classification import Scored, accuracy, f1, task_score
 from stages.text.scores.predictions import Predictions
 from stages.text.scores.variants import FINETUNED
 
@@ -20,8 +20,7 @@ def classification_scores(predictions: Predictions, task: Scored) -> Scores:
 
     `score` is the task's own metric, accuracy, F1 or Matthews correlation; `retained` is score / score
     of the fine-tuned model, and `agreement` the share of predictions equal to that model's.  `majority` and
-    `constant` are of no model: see constant_scores.  Of completions the accuracy, which is their score, is that of
-    whole rows, their exact match; there is no f1, agreement is token by token, and token_scores stand beside.
+    `constant` are of no model: see constant_scores.
     """
     scores: Scores = {}
     for name, variants in predictions.logits.items():
@@ -42,7 +41,6 @@ def own_scores(
     for variant, logits in predictions.logits[test_set].items():
         basic = _basic(logits, labels, predictions.label_names, task)
         if finetuned is not None:
-            basic |= token_scores(logits, labels, finetuned) if of_tokens(logits) else {}
             basic["agreement"] = agreement(logits, finetuned)
         score = task_score(logits, labels, predictions.label_names, task)
         scores[variant] = {**basic, "score": score, **constant}
@@ -55,20 +53,16 @@ def constant_scores(labels: np.ndarray, names: list[str], task: Scored) -> dict[
     `majority` is the share of the most frequent label, `constant` the highest score by the task's own metric, such as
     the F1 of always predicting the positive label.
     """
-    if of_tokens(labels):
-        usual = usual_completion(labels)
-        return {"majority": usual, "constant": usual}
     always = np.eye(len(names))
     scores = [task_score(np.tile(one, (len(labels), 1)), labels, names, task) for one in always]
     return {"majority": majority_share(labels), "constant": max(scores)}
 
 
 def _basic(logits: np.ndarray, labels: np.ndarray, names: list[str], task: Scored) -> dict[str, Any]:
-    """n, accuracy, accuracy_se and f1, which completions have none of."""
-    share, n = accuracy(logits, labels), count_rows(labels)
+    """n, accuracy, accuracy_se and f1."""
+    share, n = accuracy(logits, labels), len(labels)
     positive = None if task.positive is None else names.index(task.positive)
-    found = None if of_tokens(logits) else f1(logits, labels, positive)
-    return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": found}
+    return {"n": n, "accuracy": share, "accuracy_se": standard_error(share, n), "f1": f1(logits, labels, positive)}
 
 
 def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int) -> Scores:
@@ -78,7 +72,7 @@ def calibration_scores(predictions: Predictions, bins: int, histogram_bins: int)
         table = reliability(logits, labels, bins)
         lists = {f"bin_{name}": getattr(table, name).tolist() for name in ("count", "confidence", "accuracy")}
         histogram = confidence_histogram(logits, histogram_bins).tolist()
-        return {"n": count_rows(labels), "ece": table.ece, **lists, "histogram": histogram}
+        return {"n": len(labels), "ece": table.ece, **lists, "histogram": histogram}
 
     return {
         name: {variant: scores_of(logits, predictions.labels[name]) for variant, logits in variants.items()}
@@ -117,43 +111,9 @@ def drawn_scores(predictions: Predictions, task: Scored, bins: int) -> list[Row]
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,), or records of tokens."""
-    if of_tokens(logits):
-        return -float(logits["log_probability"].mean(dtype=np.float64))
+    """Mean of -log softmax(logits)[label], in nats; logits (n, labels), labels (n,)."""
     shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
     return float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]))
-
-
-def usual_completion(targets: np.ndarray) -> float:
-    """Exact match of always writing the most frequent completion."""
-    ends = np.cumsum(np.bincount(targets["row"]))[:-1]
-    _, counts = np.unique([part.tobytes() for part in np.split(targets["target"], ends)], return_counts=True)
-    return float(counts.max() / counts.sum())
-
-
-def token_scores(records: np.ndarray, targets: np.ndarray, finetuned: np.ndarray) -> dict[str, float | None]:
-    """tokens, token_accuracy and perplexity, with standard errors (of perplexity that of its logarithm) over rows, as tokens are not independent.
-
-    And the standard error of agreement with what the fine-tuned model says, token by token.
-    """
-    right, loss = records["predicted"] == targets["target"], -records["log_probability"].astype(np.float64)
-    return {
-        "tokens": len(records),
-        "token_accuracy": float(right.mean()),
-        "token_accuracy_se": error_over_rows(right, targets["row"]),
-        "perplexity": float(np.exp(loss.mean())),
-        "log_perplexity_se": error_over_rows(loss, targets["row"]),
-        "agreement_se": error_over_rows(records["predicted"] == finetuned["predicted"], targets["row"]),
-    }
-
-
-def error_over_rows(values: np.ndarray, rows: np.ndarray) -> float | None:
-    """Standard error of the mean of tokens' values whose rows were drawn, not they (a ratio of two means over rows).
-
-    None for a single row.
-    """
-    n, residuals = int(rows.max()) + 1, np.bincount(rows, values - values.mean())
-    return float(np.sqrt((residuals**2).sum() * n / (n - 1)) / len(values)) if n > 1 else None
 
 
 def standard_error(share: float, n: int) -> float:
@@ -167,7 +127,5 @@ def majority_share(labels: np.ndarray) -> float:
 
 
 def agreement(logits: np.ndarray, others: np.ndarray) -> float:
-    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1); of tokens alike."""
-    if of_tokens(logits):
-        return float(np.mean(logits["predicted"] == others["predicted"]))
+    """Share of rows on which two models predict the same label, right or wrong (paper, section 3.1)."""
     return float(np.mean(logits.argmax(1) == others.argmax(1)))

@@ -9,7 +9,6 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from skill_grafting.calibration import reliability
-from stages.text.scores.classification import count_rows
 from stages.text.scores.predictions import Predictions
 from stages.text.scores.scores import Row, cross_entropy
 from stages.text.scores.variants import (
@@ -48,18 +47,16 @@ def frontier(tests: Predictions, dev: Predictions, task: str, record: dict[str, 
     """One row for each model on a task's own test rows: method, alpha, temperature, score, ece, n.
 
     `method` is a variant; `wise_graft` has a row for each weight alpha of the graft, pretrained (0) and grafted (1) among them.
-    `record` is what controls and evaluate stored of the cell, of completions also the temperature of the
-    graft.  alpha and temperature are None where there is none.
+    `record` is what controls and evaluate stored of the cell.  alpha and temperature are None where there is none.
     """
     scores, labels, logits = record["scores"][task], tests.labels[task], tests.logits[task]
-    hot = record.get("graft_temperature") or temperature(dev.logits[task][GRAFTED], dev.labels[task])
-    if GRAFT_TEMPERED not in logits:  # of completions there are no logits; evaluate has predicted it
-        logits = {**logits, GRAFT_TEMPERED: logits[GRAFTED] / hot}
+    hot = temperature(dev.logits[task][GRAFTED], dev.labels[task])
+    logits = {**logits, GRAFT_TEMPERED: logits[GRAFTED] / hot}
 
     def row(method: str, variant: str, alpha: float | None = None, degrees: float | None = None) -> Row:
         ece = reliability(logits[method if method == GRAFT_TEMPERED else variant], labels, bins).ece
         fitted = {"alpha": alpha, "temperature": degrees}
-        return {"method": method, **fitted, "score": scores[variant]["score"], "ece": ece, "n": count_rows(labels)}
+        return {"method": method, **fitted, "score": scores[variant]["score"], "ece": ece, "n": len(labels)}
 
     prefix = f"{WISE_GRAFT}_"
     between = {float(name.removeprefix(prefix)): name for name in tests.logits[task] if name.startswith(prefix)}

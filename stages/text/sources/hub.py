@@ -75,9 +75,6 @@ def _rows(spec: TaskSpec, source: HubSource, data: "Dataset") -> list[Row]:
 
 
 def _row(spec: TaskSpec, source: HubSource, record: dict[str, Any]) -> Row:
-    if not spec.labels:
-        prompt, completion = (_text(source.columns[name], record) for name in spec.columns)
-        return {"sentence1": prompt, "label": completion}
     row = {field: _text(text, record) for field, text in source.columns.items() if field != "label"}
     if source.among is None:
         return {**row, "label": _label(spec, source, record[source.columns["label"]])}

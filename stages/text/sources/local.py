@@ -1,8 +1,8 @@
 """Data sets in files of the user's: <root>/<task>/{train,dev,test}.jsonl[.gz], .csv or .tsv.
 
 Splits of the user's own stand one folder deeper, in <root>/<task>/<seed>/ or, as LM-BFF names them, <root>/<task>/<k>-<seed>/.
-Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them; of a task without
-labels prompt and completion.  train has to be there.  Further columns don't matter.
+Every row has sentence1 and label, and for two-sentence tasks sentence2, or what `data.columns` calls them.  train has to be there.
+Further columns don't matter.
 
 Python's own readers are used: pandas fills rows that are too short with empty cells, shifts longer ones into an index, reads
 quotation marks that don't match as text, makes the label 1 a 1.0 where a row has none, and names no line of damaged JSON.
@@ -117,8 +117,7 @@ def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], setting: s
 
     Raises DataError with the first lines that have a mistake, how many there are, and the `setting` of a column's name.
     """
-    is_pair = spec.labels and (spec.is_pair or "sentence2" in columns)
-    ours = ("sentence2", *spec.columns) if is_pair else spec.columns
+    ours = ["sentence2"] * (spec.is_pair or "sentence2" in columns) + ["sentence1", "label"]
     columns = {name: columns.get(name, name) for name in ours}
     read = _jsonl if ".jsonl" in path.name else _table
     records = [*read(path, _text(path), {"sentence2", *columns.values()})]
@@ -130,9 +129,9 @@ def read_file(path: Path, spec: TaskSpec, columns: Mapping[str, str], setting: s
         renamed = f"; renamed by task.{spec.name}.relabel: {', '.join(spec.relabel)}" if spec.relabel else ""
         if not renamed and any(isinstance(row, str) and row.startswith("the label") for row in rows):
             renamed = f"; in the pipeline task.{spec.name}.relabel renames labels and drops rows of all others"
-        labels = [f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"] * bool(spec.labels)
+        labels = f"the labels of the task {spec.name}: {', '.join(spec.labels)}{renamed}"
         count = f"{len(bad):,} rows" if len(bad) > 1 else "a row"
-        raise DataError("\n  ".join([f"{path}: {count} can't be used", *bad[:MOST_SHOWN], *more, *labels]))
+        raise DataError("\n  ".join([f"{path}: {count} can't be used", *bad[:MOST_SHOWN], *more, labels]))
     if not rows:
         raise DataError(f"{path}: no rows in it")
     return rows
@@ -240,22 +239,21 @@ def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | st
     """The row of a record, or what is wrong with it."""
     if lacking := [repr(name) for name in columns.values() if name not in record]:
         return f"no {' and no '.join(lacking)}"
-    text_column, label_column = spec.columns
-    text, label = record[columns[text_column]], record[columns[label_column]]
+    text, label = record[columns["sentence1"]], record[columns["label"]]
     label = json.dumps(label) if isinstance(label, bool | int | float) else label  # as the file has it
-    second = record.get(columns.get("sentence2", "sentence2")) if spec.labels else None
-    for name, value in {text_column: text, label_column: label, "sentence2": second}.items():
+    second = record.get(columns.get("sentence2", "sentence2"))
+    for name, value in {"sentence1": text, "label": label, "sentence2": second}.items():
         if not isinstance(value, str | None):
             return f"{name!r} should be text, not {shown(value)}"
         if half := SURROGATE.search(value or ""):
             return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
     if not (label or "").strip():
         if spec.relabel is None:
-            return f"the {label_column} is empty"
+            return "the label is empty"
         label = None  # of another label, and left out by tables.py
     if spec.is_pair and second is None:
         return f"the {columns['sentence2']} is empty, which the task {spec.name} needs"
-    label = label.strip() if spec.labels and label else label
-    if spec.labels and spec.relabel is None and label not in spec.labels:
+    label = label.strip() if label else label
+    if spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
     return {"sentence1": text or "", "sentence2": second, "label": label}

@@ -13,8 +13,6 @@ from skill_grafting.support.errors import DataError, did_you_mean
 from stages.text.tasks.rows import BITS, SPLITS, Row, bare, capped, content, letters, place, rank, text_key
 from stages.text.tasks.tasks import TaskSpec
 
-# what a card counts of a task without labels
-ROWS = "rows"
 # reasons that a line about dropped rows names
 MOST_REASONS = 8
 
@@ -42,9 +40,9 @@ def build_table(
 ) -> Table:
     """Turn the raw rows of each split into a table with a card.
 
-    White space is collapsed (not that of prompts and completions), labels are renamed, and empty texts, repeated rows and
-    texts with two labels are dropped and counted.  Of given splits, whose rows have a `seed`, repeated rows and texts with two labels
-    stay.  A test split that the source has is kept even where its texts are also in train; without one, `spec.holdout` of the
+    White space is collapsed, labels are renamed, and empty texts, repeated rows and texts with two labels are dropped and counted.
+    Of given splits, whose rows have a `seed`, repeated rows and texts with two labels stay.  A test split that the source has is
+    kept even where its texts are also in train; without one, `spec.holdout` of the
     training rows become test, by content.  Raises DataError for unknown labels and splits without rows; where too few rows are held
     out, with this advice, in which braces stand for the setting.
     """
@@ -53,7 +51,7 @@ def build_table(
     tidied = {split: _tidied(spec, raw[split], pair, reasons) for split, reasons in dropped.items()}
     given = any("seed" in row for rows in raw.values() for row in rows)
     splits = {
-        split: _of_seeds(tidied[split]) if given else _distinct(spec, tidied[split], reasons)
+        split: _of_seeds(tidied[split]) if given else _distinct(tidied[split], reasons)
         for split, reasons in dropped.items()
     }
     _require_rows(spec, splits, dropped)
@@ -119,10 +117,8 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
     for row in rows:
         sentence1, sentence2 = (" ".join((row.get(name) or "").split()) for name in ("sentence1", "sentence2"))
         label = _label(spec, row["label"])
-        if not spec.labels and sentence1:
-            sentence1 = row["sentence1"]
-        if row["label"] is None or not (spec.labels or row["label"].strip()):
-            dropped[f"no {spec.columns[1]}"] += 1
+        if row["label"] is None:
+            dropped["no label"] += 1
         elif label is None:
             dropped[f"with the label {row['label']!r}"] += 1
         elif not sentence1 or (pair and not sentence2):
@@ -134,9 +130,7 @@ def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> li
 
 
 def _label(spec: TaskSpec, label: str | None) -> str | None:
-    """The task's label for one of the source's, None if rows with it are dropped; a completion as it is."""
-    if not spec.labels:
-        return label
+    """The task's label for one of the source's, None if rows with it are dropped."""
     if spec.relabel is not None:
         return spec.relabel.get(label, label if label in spec.labels else None)
     if label is not None and label not in spec.labels:
@@ -145,16 +139,15 @@ def _label(spec: TaskSpec, label: str | None) -> str | None:
     return label
 
 
-def _distinct(spec: TaskSpec, rows: list[Row], dropped: Counter) -> list[Row]:
+def _distinct(rows: list[Row], dropped: Counter) -> list[Row]:
     """Rows whose text is there once; which of several equal rows stays doesn't depend on their order."""
     labels = defaultdict(set)
     for row in rows:
         labels[content(row)].add(row["label"])
     kept: dict[tuple, Row] = {}
-    name, kind = ("text", "label") if spec.labels else spec.columns
     for row in sorted(rows, key=lambda row: row["group"] or ""):
         if len(labels[content(row)]) > 1:
-            dropped[f"{name} with two {kind}s"] += 1
+            dropped["text with two labels"] += 1
         elif kept.setdefault(content(row), row) is not row:
             dropped["duplicate"] += 1
     return list(kept.values())
@@ -196,20 +189,21 @@ def _require_rows(spec: TaskSpec, splits: dict[str, list[Row]], dropped: dict[st
     for split in (split for split, rows in splits.items() if not rows):
         reasons = describe_dropped(dropped.get(split, Counter())) or "none"
         labels = ", ".join([*spec.labels, *(spec.relabel or ())])
-        used = f"; labels that are used: {labels}" if labels else ""
-        raise DataError(f"task {spec.name}: no rows are left in {split}; dropped: {reasons}{used}")
+        raise DataError(
+            f"task {spec.name}: no rows are left in {split}; dropped: {reasons}; labels that are used: {labels}"
+        )
 
 
 def _card(
     spec: TaskSpec, origin: dict[str, Any], rows: list[Row], texts: Texts, dropped: dict[str, Counter], held_out: bool
 ) -> dict[str, Any]:
-    counts = Counter((row["split"], row["label"] if spec.labels else ROWS) for row in rows)
+    counts = Counter((row["split"], row["label"]) for row in rows)
     there = [split for split in SPLITS if split in {row["split"] for row in rows}]
     return {
         "task": spec.model_dump(),
         "origin": origin,
         "held_out": held_out,
-        "counts": {split: {label: counts[split, label] for label in spec.labels or [ROWS]} for split in there},
+        "counts": {split: {label: counts[split, label] for label in spec.labels} for split in there},
         "dropped": {split: dict(sorted(reasons.items())) for split, reasons in dropped.items()},
         "test_texts_in_train": sum(key in texts.trained for key in texts.tested),
     }

@@ -1,4 +1,4 @@
-"""The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.  A task without labels is one class.
+"""The k-shot protocol of LM-BFF (Gao et al. 2021): k rows per class to train on, k more as dev.
 
 Both come from the train split, whatever other splits there are.  Each class is put in an order that depends on its
 rows, the task and the seed alone; train is taken from the front and dev from the back.  So a sample doesn't change with
@@ -44,11 +44,10 @@ def _whole(rows: list[Row], labels: list[str], task: str, k: int | None) -> dict
             f"task {task}: there is no dev split, which data.k=null takes whole; add one, or set data.k to a number"
         )
     for split, part in sample.items():
-        counts = Counter(row["label"] if labels else None for row in part)
-        for label in (label for label in labels or [None] if k not in (None, counts[label])):
-            what = f"{counts[label]} rows" + (f" of class {label!r}" if label else "")
+        counts = Counter(row["label"] for row in part)
+        for label in (label for label in labels if k not in (None, counts[label])):
             needs = f"but data.k={k}; splits of a seed are taken as they are, so set data.k to null"
-            raise DataError(f"task {task}: its {split} split has {what}, {needs}")
+            raise DataError(f"task {task}: its {split} split has {counts[label]} rows of class {label!r}, {needs}")
     return sample
 
 
@@ -56,8 +55,8 @@ def _drawn(rows: list[Row], labels: list[str], task: str, seed: int, data: DataP
     pool = _pool(rows, {text_key(row) for row in rows if row["split"] == "test"})
     sample: dict[str, list[Row]] = {"train": [], "dev": []}
     problems = []
-    for label in labels or [None]:
-        ranked = sorted((row for row in pool if label in (None, row["label"])), key=lambda row: _place(row, task, seed))
+    for label in labels:
+        ranked = sorted((row for row in pool if row["label"] == label), key=lambda row: _place(row, task, seed))
         try:
             train, dev = split_sizes(len(ranked), task, label, data)
         except DataError as problem:
@@ -94,14 +93,13 @@ def _pool(rows: list[Row], tested: set[bytes]) -> list[Row]:
     return [row for key, row in chosen.items() if len(labels[key]) == 1]
 
 
-def split_sizes(available: int, task: str, label: str | None, data: DataParams) -> tuple[int, int]:
-    """Numbers of train and dev rows among the `available` ones of a class, or (None) of all; raise DataError if they are too few."""
+def split_sizes(available: int, task: str, label: str, data: DataParams) -> tuple[int, int]:
+    """Numbers of train and dev rows among the `available` ones of a class; raise DataError if they are too few."""
     if available >= 2 * data.k:
         return data.k, data.k
-    few = f"task {task}: {'it' if label is None else f'class {label!r}'} has {available} training rows"
+    few = f"task {task}: class {label!r} has {available} training rows"
     if available < 2:
-        other = "" if label is None else ", or a task without this class"
-        raise DataError(f"{few}; train and dev need one each, so it takes more rows{other}")
+        raise DataError(f"{few}; train and dev need one each, so it takes more rows, or a task without this class")
     if data.scarce == "error":
         raise DataError(
             f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev); "

@@ -79,6 +79,12 @@ class FinetuneParams(Section):
     ties: Literal["loss", "first", "last"]
 
 
+class WarmedUp(FinetuneParams):
+    """The section `finetune` with a warm-up."""
+
+    warmup_steps: Count
+
+
 class OodParams(Section):
     sets: dict[Name, list[Name]]
     test_max: Count

@@ -18,8 +18,6 @@ from skill_grafting.support.prompts import Prompt
 from stages.text.tasks.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")
-# the columns of a task without labels
-COMPLETING = ("prompt", "completion")
 
 
 class HubSource(Section):
@@ -77,9 +75,7 @@ class TaskSpec(Section):
     name: str
     title: str
     kind: str = Field(description="what sort of skill this is, for instance 'movie sentiment'")
-    labels: list[str] = Field(
-        description="label names; their order is the order of the logits; null for rows of a prompt and a completion"
-    )
+    labels: list[str] = Field(min_length=2, description="label names; their order is the order of the logits")
     metric: Literal["accuracy", "f1", "mcc"] = "accuracy"
     positive: str | None = Field(
         None,
@@ -119,31 +115,19 @@ class TaskSpec(Section):
             return checkpoint
         return {int(key) if isinstance(key, str) and key.isdecimal() else key: name for key, name in checkpoint.items()}
 
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _null_is_none(cls, labels: object) -> object:
-        return [] if labels is None else labels
-
     @field_validator("labels")
     @classmethod
     def _check_labels(cls, labels: list[str]) -> list[str]:
-        if len(labels) == 1:
-            raise ValueError("a list of at least 2, or null for rows of a prompt and a completion")
         if len({*labels}) < len(labels):
             raise ValueError("labels that differ from each other")
         if any(label != label.strip() or not label for label in labels):  # those of files are stripped
             raise ValueError("labels of which none is empty or has a space around it")
         return labels
 
-    @field_validator("positive", "prompt", "causal_prompt", "relabel", "hub")
+    @field_validator("positive", "prompt", "causal_prompt", "relabel")
     @classmethod
     def _check_use_of_labels(cls, value: object, info: ValidationInfo) -> object:
         labels = info.data.get("labels")  # missing if they are wrong themselves
-        if isinstance(value, HubSource) and labels is not None:
-            if (not labels) != ({*value.columns} == {*COMPLETING}):
-                raise ValueError(f"a source with the columns {' and '.join(COMPLETING)} just where there are no labels")
-        elif labels == [] and value is not None:
-            raise ValueError("null, since rows of a prompt and a completion have no labels")
         if labels and info.field_name == "positive" and value is not None and value not in labels:
             raise ValueError(f"one of the labels {', '.join(labels)}")
         if labels and isinstance(value, dict) and (strange := {*value.values()} - {*labels}):
@@ -162,11 +146,6 @@ class TaskSpec(Section):
         return prompt
 
     @property
-    def columns(self) -> tuple[str, str]:
-        """The parts of a row, as users call them: a text and a label, or a prompt and a completion."""
-        return ("sentence1", "label") if self.labels else COMPLETING
-
-    @property
     def is_pair(self) -> bool:
         """True if a prompt or the hub's columns have a second sentence."""
         prompts = any("{sentence2" in prompt.template for prompt in (self.prompt, self.causal_prompt) if prompt)
@@ -182,10 +161,7 @@ class TaskSpec(Section):
 
     def prompt_problems(self, mode: str) -> list[str]:
         """Reasons why this task can't be used in this mode, as lines for the user."""
-        if not self.labels and mode != "generative":
-            other = "prompts and completions need model.mode=generative"
-            return [f"task.{self.name}.labels: model.mode={mode} needs labels; {other}"]
-        if not self.labels or mode == "standard" or self.prompt_for(mode):
+        if mode == "standard" or self.prompt_for(mode):
             return []
         field = "prompt" if mode == "prompt" else "causal_prompt"
         return [f"task.{self.name}.{field}: model.mode={mode} needs a template and a verbalizer here"]

@@ -1,7 +1,7 @@
 """Fine-tuning of one cell: a grid of batch sizes and learning rates, chosen on dev."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
 from stages.text.models.structure import groups_of
 from stages.text.tasks.runtime import Runtime, numpy_generator, seeded_torch
-from stages.text.tasks.settings import AdamWParams, FinetuneParams, ModelParams
+from stages.text.tasks.settings import AdamWParams, FinetuneParams, ModelParams, WarmedUp
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.grid import Point, Trained, search
-from stages.text.training.training import Hooks, Training, TrainPlan, batches_of, train
+from stages.text.training.trainer import Hooks, Training, TrainPlan, batches_of, train
 
 # ways to fine-tune (paper, section 3.2); adamw_l1 has an l1 norm in its loss
 SGD, ADAMW, ADAMW_L1 = "sgd", "adamw", "adamw_l1"
@@ -39,7 +39,7 @@ class TrainingCell:
 
     def steps(self, settings: FinetuneParams) -> int:
         """Number of optimizer steps (see steps_for)."""
-        return steps_for(settings, len(self.task.labels) or 1, len(self.rows["train"]))
+        return steps_for(settings, len(self.task.labels), len(self.rows["train"]))
 
     def total_steps(self, settings: FinetuneParams) -> int:
         """Steps of the whole grid, for a progress bar."""
@@ -152,9 +152,13 @@ def train_point(
 
 
 def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, steps: int) -> TrainPlan:
-    """The plan of one point of the grid; all else that a plan has and the settings name is theirs."""
-    shared = {field.name: getattr(settings, field.name) for field in fields(TrainPlan) if hasattr(settings, field.name)}
-    return TrainPlan(**{**shared, "steps": steps, "learning_rate": learning_rate, "batch_size": batch_size})
+    """The plan of one point of the grid; all else is that of the settings."""
+    warmup = settings.warmup_steps if isinstance(settings, WarmedUp) else 0
+    return TrainPlan(
+        steps, learning_rate, batch_size, optimizer=settings.optimizer, schedule=settings.schedule,
+        momentum=settings.momentum, weight_decay=settings.weight_decay, decay=settings.decay, clip_norm=settings.clip_norm,
+        l1=settings.l1, eval_steps=settings.eval_steps, ties=settings.ties, warmup_steps=warmup,
+    )  # fmt: skip
 
 
 def settings_of(paradigm: str, finetune: FinetuneParams, adamw: AdamWParams) -> FinetuneParams:

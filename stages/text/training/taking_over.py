@@ -56,7 +56,7 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
 
 def _other_reading(cell: TrainingCell, checkpoint: Checkpoint, model: LabelModel) -> list[str]:
     """How a checkpoint says that texts or logits are read otherwise than the stages read them."""
-    words = {"prompt": ("mask_token",), "generative": ("eos_token",)}.get(model.mode, ())
+    words = ("mask_token",) if model.mode == "prompt" else ()
     differs, problems = other_reading(cell.pretrained, checkpoint.folder, words), []
     problems += [differs] if differs else []
     if model.mode != "standard":

@@ -12,8 +12,7 @@ from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.localizers.evidence import Objective, find_masks
-from skill_grafting.localizers.registry import Budget, Localizer
+from skill_grafting.localizers.localizer import Budget, Localizer, Objective, find_masks
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.support.fields import HEAD
 from skill_grafting.support.io import read_rows

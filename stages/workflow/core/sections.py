@@ -35,20 +35,26 @@ class SummaryParams(Section):
     least_gain: Share
 
 
-SECTIONS: dict[str, Any] = {
-    "tasks": Annotated[list[Name], Field(min_length=1)],
-    "seeds": Annotated[list[Seed], Field(min_length=1)],
-    "task": dict[Name, dict[str, Any]],
-    "data": DataParams,
-    "model": ModelParams,
-    "runtime": RuntimeParams,
-    "finetune": FinetuneParams,
-    "graft": GraftParams,
-    "localizer": LocalizerParams,
-    "calibration": CalibrationParams,
-    "ood": OodParams,
-    "summary": SummaryParams,
-}
+class Settings(Section):
+    """What stands in params.yaml.
+
+    A stage gets the part that its entry in dvc.yaml lists; to ask for anything else is an AttributeError.
+    """
+
+    tasks: Annotated[list[Name], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
+    task: dict[Name, dict[str, Any]]
+    data: DataParams
+    model: ModelParams
+    runtime: RuntimeParams
+    finetune: FinetuneParams
+    graft: GraftParams
+    localizer: LocalizerParams
+    calibration: CalibrationParams
+    ood: OodParams
+    summary: SummaryParams
+
+
 TASKS = (Choice("tasks"), Choice("ood.sets", by_key=True))
 
 

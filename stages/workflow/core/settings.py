@@ -8,8 +8,7 @@ settings.py of each pipeline, which is found by its folder.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,10 +19,12 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from skill_grafting.localizers.registry import localizer_of, original
 from skill_grafting.support.errors import ParamsError, did_you_mean, plain_problem, shown
-from skill_grafting.support.fields import Params, Section, Values, get_by_path
+from skill_grafting.support.fields import Section, Values, get_by_path
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.core import paths
+from stages.workflow.core.rules import with_setting
+from stages.workflow.core.sections import LocalizerParams, Settings
 
 PROJECT = Path(__file__).parents[3]
 # problems of the items of one list
@@ -35,7 +36,7 @@ RUNTIME = ("runtime.device", "runtime.precision", "runtime.threads", "runtime.ba
 class Pipelines(Mapping[str, ModuleType]):
     """Name -> settings of a pipeline, the main one ("") first, then each folder with a dvc.yaml; imported when asked for.
 
-    They have SECTIONS, the TASKS that those name, and problems() between sections.
+    They have Settings, the TASKS that those name, and problems() between sections.
     """
 
     names = ("", *sorted(path.parent.name for path in (PROJECT / paths.PIPELINES).glob("*/dvc.yaml")))
@@ -52,11 +53,11 @@ class Pipelines(Mapping[str, ModuleType]):
 
 PIPELINES = Pipelines()
 # settings that this process has read: folder, keys, values
-READ: list[tuple[Path, tuple[str, ...], Params]] = []
+READ: list[tuple[Path, tuple[str, ...], Settings]] = []
 
 
-def load_params(*keys: str, folder: Path = Path()) -> Params:
-    """Check the files that these settings stand in, and give the settings named by `keys`, as attributes.
+def load_params(*keys: str, folder: Path = Path()) -> Settings:
+    """Check the files that these settings stand in, and give the settings named by `keys`, of the pipeline that has them.
 
     A key is a section (`"graft"`), a setting (`"graft.region"`) or a section within one, which may be named by
     another setting as in dvc.yaml (`"localizer.${graft.localizer}"`).  A section is an object of its class, with
@@ -67,26 +68,24 @@ def load_params(*keys: str, folder: Path = Path()) -> Params:
     localizers = any(key.startswith(("localizer", "runtime.device")) for key in keys)
     values, _ = checked(read_files(pipelines_of(keys), folder), localizers)
     chosen = _chosen(values, keys)
-    READ.append((folder, keys, copy(chosen)))  # a copy, since stages may add attributes
+    READ.append((folder, keys, chosen))
     if {*RUNTIME} <= {*keys}:
         # read by every stage with a model, though it changes no result
         more = {"gradient_checkpointing": values["runtime"].gradient_checkpointing}
-        chosen.runtime = Params(**vars(chosen.runtime), **more)
+        return with_setting(chosen, "runtime", chosen.runtime.model_copy(update=more))
     return chosen
 
 
 def load_all(folder: Path = Path()) -> Values:
-    """Every section of every pipeline that model.mode allows."""
-    main = read_files([""], folder)
-    names = [""] if get_by_path(checked(main)[0], "model.mode") == "generative" else PIPELINES
-    return with_localizers(checked(read_files(names, folder), localizers=True)[0])
+    """Every section of every pipeline."""
+    return with_localizers(checked(read_files(PIPELINES, folder), localizers=True)[0])
 
 
 def with_localizers(values: Values, names: Iterable[str] = ()) -> Values:
     """The same with these localizers, or all that have a line, in place of the lines."""
     lines = values["localizer"].model_extra
     found = {name: localizer_of(name, lines.get(name, {}), "localizer.") for name in names or lines}
-    return values | {"localizer": Params(**found)}
+    return values | {"localizer": LocalizerParams.model_construct(**found)}
 
 
 def params_file(pipeline: str) -> Path:
@@ -100,9 +99,14 @@ def pipelines_of(keys: Iterable[str]) -> list[str]:
     return [name for name in PIPELINES if not name or name in owners]
 
 
+def sections_of(pipeline: str) -> dict[str, Any]:
+    """Section -> its kind, of those in a pipeline's own file."""
+    return PIPELINES[pipeline].Settings.__annotations__
+
+
 def owner_of(section: str) -> str | None:
     """The pipeline that has a section; None if none does."""
-    return next((name for name, pipeline in PIPELINES.items() if section in pipeline.SECTIONS), None)
+    return next((name for name in PIPELINES if section in sections_of(name)), None)
 
 
 def read_files(pipelines: Iterable[str], folder: Path = Path()) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def read_files(pipelines: Iterable[str], folder: Path = Path()) -> dict[str, Any
     found = {name: load_yaml(folder / params_file(name), ParamsError) for name in pipelines}
     for name, content in found.items():
         if not isinstance(content, dict):
-            known, what = ", ".join(PIPELINES[name].SECTIONS), shown(content) if content else "nothing"
+            known, what = ", ".join(sections_of(name)), shown(content) if content else "nothing"
             raise ParamsError(f"{params_file(name)}: expected sections ({known}), found {what}")
     return found
 
@@ -169,16 +173,14 @@ def _line(problem: dict[str, Any], kind: type[Section], pipeline: str) -> str:
 @cache
 def _kind(pipeline: str) -> type[Section]:
     """The class of a pipeline's file."""
-    return create_model(
-        "Settings", __base__=Section, **{n: (kind, ...) for n, kind in PIPELINES[pipeline].SECTIONS.items()}
-    )
+    return create_model("File", __base__=Section, **{name: (kind, ...) for name, kind in sections_of(pipeline).items()})
 
 
 def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[str]:
     """Problems between settings that are valid by themselves.  Lists of tasks in `values` get the tasks that are meant."""
     module = PIPELINES[pipeline]
     # what a task of the user's says is checked by its own class
-    own = {name: values[name] for name in module.SECTIONS if name != "task"}
+    own = {name: values[name] for name in sections_of(pipeline) if name != "task"}
     for key, items in flat(own).items():
         if isinstance(items, list):
             yield from (
@@ -189,13 +191,11 @@ def _by_rules(pipeline: str, values: Values, left_out: list[str]) -> Iterator[st
     for choice in getattr(module, "TASKS", ()):
         left_out += choice.fit(values)
     yield from module.problems(values)
-    if pipeline and values["model"].mode == "generative":
-        yield "model.mode: generative is for the main pipeline and `graft localize`; this pipeline needs logits of labels"
 
 
 def flat(values: object, key: str = "") -> dict[str, Any]:
     """Dotted key -> value of every setting in these sections and tables."""
-    parts = dict(values) if isinstance(values, BaseModel) else vars(values) if isinstance(values, Params) else values
+    parts = dict(values) if isinstance(values, BaseModel) else values
     if not isinstance(parts, dict):
         return {key: values}
     return {
@@ -203,26 +203,30 @@ def flat(values: object, key: str = "") -> dict[str, Any]:
     }
 
 
-def _chosen(values: Values, keys: Iterable[str]) -> Params:
-    chosen = Params()
+def _chosen(values: Values, keys: Sequence[str]) -> Settings:
+    kind: type[Settings] = PIPELINES[pipelines_of(keys)[-1]].Settings
+    parts: dict[str, Any] = {}
     for named in keys:
         key = re.sub(r"\$\{([\w.]+)\}", lambda name, values=values: str(get_by_path(values, name[1])), named)
         section, _, setting = key.partition(".")
         known = with_localizers(values, [setting] if setting else ()) if section == "localizer" else values
         if not setting:
-            setattr(chosen, section, known[section])
+            parts[section] = known[section]
         else:
-            vars(chosen).setdefault(section, Params())
-            setattr(getattr(chosen, section), setting, get_by_path(known, key))
-    return chosen
+            parts.setdefault(section, {})[setting] = get_by_path(known, key)
+    for section, part in parts.items():
+        whole = kind.model_fields[section].annotation
+        if isinstance(part, dict) and hasattr(whole, "model_construct"):
+            parts[section] = whole.model_construct(**part)
+    return kind.model_construct(**parts)
 
 
 def changed() -> list[str]:
     """Settings that this process has read and that have changed since, by file and name."""
     found = []
     for folder, keys, before in READ:
-        now = vars(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
-        found += [name for name, value in vars(before).items() if flat(now[name]) != flat(value)]
+        now = dict(_chosen(checked(read_files(pipelines_of(keys), folder))[0], keys))
+        found += [name for name, value in before if flat(now[name]) != flat(value)]
     return [f"{params_file(owner_of(name))}: {name}" for name in dict.fromkeys(found)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.support.errors import did_you_mean
-from skill_grafting.support.words import percent
+from skill_grafting.support.formatting import percent
 from stages.workflow.report.formats import fall
 from stages.workflow.report.spec import (
     Claim,

@@ -3,7 +3,7 @@
 import string
 from numbers import Real
 
-from skill_grafting.support.words import UNKNOWN, counted, percent, small_percent
+from skill_grafting.support.formatting import UNKNOWN, counted, percent, small_percent
 
 
 def points(difference: float | None, decimals: int = 1) -> str:

@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from skill_grafting.support.words import small_percent
+from skill_grafting.support.formatting import small_percent
 from stages.workflow.report.formats import counts
 from stages.workflow.report.spec import (
     Figure,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from skill_grafting.support.formatting import as_markdown
 from skill_grafting.support.io import write_json, write_text
-from skill_grafting.support.words import as_markdown
 from skill_grafting.support.writing import replacing
 from stages.workflow.core import paths
 from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task

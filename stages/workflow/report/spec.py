@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from skill_grafting.support.errors import GraftError, did_you_mean, plain_problem
-from skill_grafting.support.words import UNKNOWN, words
+from skill_grafting.support.formatting import UNKNOWN, display_name
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.report.formats import Template
 
@@ -211,7 +211,7 @@ class Spec(Section):
 
     def label(self, name: object) -> str:
         """A group's name for people."""
-        return self.names.get(str(name)) or words(str(name))
+        return self.names.get(str(name)) or display_name(str(name))
 
     def ordered(self, groups: Iterable[Any]) -> list[Any]:
         """Each group once: those with a name in the order of the names, the others as they come."""

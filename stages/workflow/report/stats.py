@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skill_grafting.support.words import percent
+from skill_grafting.support.formatting import percent
 from stages.text.tasks.tasks import registry
 from stages.workflow.report.formats import counts, points, written
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from skill_grafting.support.words import small_percent
+from skill_grafting.support.formatting import small_percent
 from stages.workflow.report.spec import (
     Cell,
     Frames,

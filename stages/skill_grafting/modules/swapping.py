@@ -1,4 +1,4 @@
-"""Values for places in a model: written for good, or inside `with` and then put back bit for bit, whatever happened in between.
+"""What is written into a model: parameters, indices in them and values; for good, or inside `with` and then put back bit for bit.
 
 Grafts in place and patches on live models are both `swapped`.  Swaps are for one thread at a time.
 """
@@ -11,20 +11,30 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from ..grafting.apply import Places, take_at, write
+from ..grafting.apply import Writes, take_at, write
 from ..support.errors import ModelError, one_line
+from .comparing import copied
+from .targets import Changes, writes_in
 
 # model -> the values beneath each swap that it is in, the latest last
-SWAPS: WeakKeyDictionary[nn.Module, list[Places]] = WeakKeyDictionary()
+SWAPS: WeakKeyDictionary[nn.Module, list[Writes]] = WeakKeyDictionary()
 
 
-def read(places: Places) -> Places:
-    """The same places with their current values."""
-    return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in places]
+def copied_with(model: nn.Module, changes: Changes) -> nn.Module:
+    """A copy of a module with these changes; raises ModelError if the module itself couldn't take them, as a copy may by having memory apart."""
+    writes_in(model, changes)
+    made = copied(model)
+    write(writes_in(made, changes))
+    return made
+
+
+def read(writes: Writes) -> Writes:
+    """The same writes with their current values."""
+    return [(tensor, at, tensor.detach().clone() if at is None else take_at(tensor, at)) for tensor, at, _ in writes]
 
 
 @contextmanager
-def swapped(model: nn.Module, places: Places) -> Iterator[nn.Module]:
+def swapped(model: nn.Module, writes: Writes) -> Iterator[nn.Module]:
     """The model with these values in it inside `with`; afterwards they and all buffers are as before, bit for bit, whatever happened.
 
     A parameter or buffer that was replaced inside comes back as the object that it was, a buffer of another shape with its own, and
@@ -32,12 +42,12 @@ def swapped(model: nn.Module, places: Places) -> Iterator[nn.Module]:
     moved to another device or turned into another dtype stays there.  Swaps may be nested: the inner one lies on the outer one.
     Raises ModelError if swaps end in another order than they are nested in, or if something can't be put back.
     """
-    before, kept = read(places), _Kept.of(model, places)
+    before, kept = read(writes), _Kept.of(model, writes)
     swaps = SWAPS.setdefault(model, [])
     swaps.append(before)
     left = False
     try:
-        write(places)
+        write(writes)
         yield model
         left = True
     finally:
@@ -51,15 +61,15 @@ def swapped(model: nn.Module, places: Places) -> Iterator[nn.Module]:
 @contextmanager
 def unswapped(model: nn.Module) -> Iterator[None]:
     """The model as it is beneath all swaps that it is in."""
-    taken_off: list[Places] = []
+    taken_off: list[Writes] = []
     try:
         for before in reversed(SWAPS.get(model, [])):
             taken_off.append(read(before))
             write(before)
         yield
     finally:
-        for places in reversed(taken_off):
-            write(places)
+        for writes in reversed(taken_off):
+            write(writes)
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,8 @@ class _Kept:
     buffers: list[tuple[nn.Module, str, Tensor | None, Tensor | None]]
 
     @classmethod
-    def of(cls, model: nn.Module, places: Places) -> "_Kept":
-        memory = {tensor: tensor.detach() for tensor, _, _ in places}
+    def of(cls, model: nn.Module, writes: Writes) -> "_Kept":
+        memory = {tensor: tensor.detach() for tensor, _, _ in writes}
         buffers = [
             (part, name, buffer, None if buffer is None else buffer.detach().clone())
             for part in model.modules()
@@ -88,7 +98,7 @@ class _Kept:
         parts = dict(model.named_modules(remove_duplicate=False))
         return cls(model, parts, [slot for slot in _slots(parts) if slot[2] in memory], memory, kinds, buffers)
 
-    def put_back(self, before: Places) -> list[str]:
+    def put_back(self, before: Writes) -> list[str]:
         """Everything that there was; gives what can't be put back, which keeps nothing else from it."""
         acts = [(self._put_values, place) for place in before]
         acts += [(self._put_weights, ())] + [(self._put_buffer, buffer) for buffer in self.buffers]

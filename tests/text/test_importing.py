@@ -29,7 +29,7 @@ from tests.pico import (
     set_config,
     small_config,
 )
-from tests.skill_grafting.test_label_model import AUTO, CONFIGS, MODES
+from tests.text.test_label_model import AUTO, CONFIGS, MODES
 
 BIAS = "bert.encoder.layer.1.output.dense.bias"
 
@@ -200,7 +200,7 @@ REFUSED = [
     (saved(lambda: hf.LlamaForCausalLM(CONFIGS["llama"])), "prompt", "llama, which can't be read with model.mode=prompt; use model.mode=standard or model.mode=autoreg"),
     (saved(lambda: hf.T5ForConditionalGeneration(small_config("t5"))), "standard", "of the kind t5, an encoder-decoder, of which only half"),
     (saved(lambda: hf.BertForMaskedLM(bert_config())), "autoregressive", "bert that sees the words after a position too, .* model.mode=autoregr"),
-    (saved(lambda: hf.XLMWithLMHeadModel(small_config("xlm"))), "generative", "xlm that sees .*; use model.mode=prompt or"),
+    (saved(lambda: hf.XLMWithLMHeadModel(small_config("xlm"))), "autoregressive", "xlm that sees .*; use model.mode=prompt or"),
     (saved(lambda: hf.XLNetLMHeadModel(small_config("xlnet"))), "autoregressive", "xlnet that sees the words after"),
     (saved(lambda: hf.NystromformerForSequenceClassification(small_config("nystromformer", **LANDMARKS))), "standard", "^pico: can't be run on a text of 12 tokens: RuntimeError: shape"),
     (bias(lambda values: values.fill_(float("inf"))), "prompt", rf": values that are no numbers: NaN or infinite \({BIAS}\)"),

@@ -23,7 +23,7 @@ def as_markdown(text: str) -> str:
     return LIVE.sub(lambda found: ENTITIES.get(found[0], f"\\{found[0]}"), line)
 
 
-def words(name: str) -> str:
+def display_name(name: str) -> str:
     """A displayed name: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
     return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
 

@@ -9,7 +9,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import loss_of, predict
 from stages.text.models.shared import SharedModel
 from stages.text.models.structure import groups_of
-from stages.text.training.training import Batches, Hooks, TrainPlan, train
+from stages.text.training.trainer import Batches, Hooks, TrainPlan, train
 from tests.pico import PAIRS, TOY, model_settings, pair_rows, runtime, toy_rows
 
 ROWS = {"toy": toy_rows(12), "pairs": pair_rows(12)}

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
+from ..grafting.differences import holds
 from ..grafting.region import LazyTensors, Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, one_line, shown
+from .targets import require_plain, tensors_in
 
 # what peft puts before the names
 WRAPPERS = ("base_model.model.",)
@@ -27,9 +28,6 @@ HARMLESS = re.compile(
     "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing"
 )
 SETTINGS = (bool, int, float, str, type(None))
-# how many numbers of a tensor are looked at before all are
-FIRST = 4096
-NARROW = (torch.bfloat16, torch.float16)
 
 
 def is_head(name: str) -> bool:
@@ -46,7 +44,7 @@ def heads_of(model: nn.Module) -> set[str]:
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
-def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> tuple[dict[str, Tensor], Tensors]:
+def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> tuple[dict[str, Tensor], Tensors]:
     """Parameters and buffers of both by name, those of `tuned` on the device and in the dtype of the base, each made when it is asked for.
 
     The fine-tuned numbers may be of a narrower type than the base's, which holds them exactly.  Heads and
@@ -56,8 +54,8 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
     for model in (base, tuned):
         if not isinstance(model, nn.Module):
             raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
-        if empty := [name for name, weight in model.named_parameters() if is_lazy(weight) or weight.is_meta]:
-            raise ModelError(f"{empty[0]} has no values yet: run the model once, or load its weights")
+        for name, values in tensors_in(model).items():
+            require_plain(name, values)
     models = [unwrapped(model) for model in (base, tuned)]
     _require_same_adapters(*models)
     whole = heads_of(base) | {*whole}
@@ -75,22 +73,6 @@ def states_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) ->
         return after[name].to(before[name].device, before[name].dtype)
 
     return before, LazyTensors(before, taken)
-
-
-def comparable(base: nn.Module, tuned: nn.Module, before: Tensors) -> Tensors:
-    """The base's values as movement starts from them: rounded where the fine-tuned ones are, since rounding is no movement.
-
-    They are where their type is narrower, and if all numbers of the body fit a narrower one, whatever theirs is.
-    """
-    weights, heads = named_weights(tuned), heads_of(base)
-    wide = {name for name, values in weights.items() if _is_wide(values) and name not in heads}
-    narrow = next((kind for kind in NARROW if wide and all(_fits(weights[name], kind) for name in wide)), None)
-
-    def rounded(name: str) -> Tensor:
-        values, kind = before[name], narrow if name in wide else getattr(weights.get(name), "dtype", None)
-        return values if kind in (None, values.dtype) else values.to(kind).to(values.dtype)
-
-    return LazyTensors(before, rounded)
 
 
 def extra_states(model: nn.Module) -> dict[str, Any]:
@@ -128,8 +110,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    weights = {name: weight.detach() for name, weight in named_weights(model).items()}
-    return {**weights, **{name: buffer.detach() for name, buffer in model.named_buffers()}}
+    return {name: values.detach() for name, values in tensors_in(model).items()}
 
 
 def _tables(model: nn.Module) -> set[str]:
@@ -149,7 +130,7 @@ def _kind(values: Tensor | None, whole: bool) -> str:
 def _is_fit(before: Tensor | None, after: Tensor | None, whole: bool = False) -> bool:
     """True for tensors of one shape, unless they travel whole, of which the first one's type holds the second one's numbers."""
     there = before is not None and after is not None
-    return there and (whole or before.shape == after.shape) and _holds(before.dtype, after.dtype)
+    return there and (whole or before.shape == after.shape) and holds(before.dtype, after.dtype)
 
 
 def require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool = False) -> None:
@@ -167,25 +148,6 @@ def require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: b
         hint = f"; pass base.to({after.dtype}), or tuned.to({before.dtype}), which rounds it"
     what = f"{name} is {first} in the base, {second} in the tuned one"
     raise ModelError(f"the models need the same architecture and dtype: {what}{hint}")
-
-
-def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
-    """True if every number of the narrow type is one of the wide type, both of floating-point or both complex numbers."""
-    if wide == narrow or wide.is_complex != narrow.is_complex or not (wide.is_complex or wide.is_floating_point):
-        return wide == narrow
-    if not (narrow.is_complex or narrow.is_floating_point):
-        return False
-    one, other = torch.finfo(wide), torch.finfo(narrow)
-    return one.bits > other.bits and one.eps <= other.eps and one.max >= other.max and one.tiny <= other.tiny
-
-
-def _is_wide(values: Tensor) -> bool:
-    return values.is_floating_point() and values.itemsize >= 4
-
-
-def _fits(values: Tensor, kind: torch.dtype) -> bool:
-    flat = values.detach().reshape(-1)
-    return all(torch.equal(part.to(kind).to(part.dtype), part) for part in (flat[:FIRST], flat))
 
 
 def _require_same_adapters(base: nn.Module, tuned: nn.Module) -> None:

@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.stages.test_resume import learn
 
+from stages.text.models.objective import objective_of
 from stages.text.models.predicting import predict
 from stages.text.tasks import runtime
 from stages.text.training.finetuning import finetune
-from tests.pico import finetune_settings, same, values_of
+from stages.workflow.cells.cells import GraftCell
+from tests.pico import finetune_settings, localizer_settings, same, values_of
 
 SETTINGS = SimpleNamespace(device="cpu", precision="float32", threads=1, batch_tokens=64, gradient_checkpointing=False)
 
@@ -32,13 +33,17 @@ def test_new_memory_is_not_filled_and_training_and_mask_learning_give_the_same_b
         torch.utils.deterministic.fill_uninitialized_memory = fills
         assert not fills or torch.empty(5).isnan().all(), "control: it is what fills new memory"
         tuned = values_of(finetune(cell.to_train(), finetune_settings(max_steps=8, dropout=0.1)).model)
-        found.append((tuned, *learn(cell)))
+        opened = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder)
+        settings = localizer_settings("learned", select="authors", steps=8, eval_steps=4, batch_size=8)
+        loss = objective_of(opened.model, opened.region.shapes, cell.rows["train"], cell.rows["dev"])
+        mask = opened.masks(settings, [0.02], "sparsity", loss, opened.draws("learned"))[0.02]
+        found.append((tuned, mask.indices, mask.record))
     (tuned, mask, record), (others, other_mask, other_record) = found
     assert same(tuned, others) and same(mask, other_mask) and record == other_record
 
 
 def test_stages_of_two_processes_start_with_the_same_random_numbers(deterministic):
-    """They are part of what a checkpoint is found by; learning a mask seeds nothing itself."""
+    """Learning a mask seeds nothing itself."""
     drawn = []
     for seed in (1, 2):  # torch starts with another one in each process
         torch.manual_seed(seed)
@@ -69,7 +74,7 @@ def test_each_pass_chooses_its_attention_by_its_longest_row(make_cell, monkeypat
     assert tokens == sorted(len(example.input_ids) for example in examples)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a card, by hand: pytest tests/test_runtime.py -k card")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a card, by hand: pytest tests/text/test_runtime.py -k card")
 def test_on_a_card_the_gradient_of_attention_repeats_itself(deterministic):
     machine = runtime.start(SimpleNamespace(**{**vars(SETTINGS), "device": "cuda"}))
     machine.choose_attention(512)

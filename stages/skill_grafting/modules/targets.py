@@ -1,0 +1,99 @@
+"""The tensors of a model that are to be written to, and whether nothing else would move with them.
+
+This is asked wherever values meet a model: of grafts, patches, and optimizers of a mask.
+"""
+
+import sys
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..grafting.apply import Writes
+from ..grafting.region import Tensors, named_weights, unwrapped
+from ..support.errors import ModelError
+
+# a parameter or buffer by its name, flat indices in it (None: all of it), and values for these
+Changes = list[tuple[str, Tensor | None, Tensor]]
+
+
+def writes_in(model: nn.Module, changes: Changes) -> Writes:
+    """The changes as writes to a model's own tensors; raises ModelError if it can't be written to (see `writable`)."""
+    _require_thawed(model)
+    tensors = writable(model, {name for name, _, _ in changes})
+    return [(tensors[name], at, values) for name, at, values in changes]
+
+
+def writable(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
+    """All parameters and buffers of a model by name; raises ModelError unless those of these names can be written to, and nothing moves with them."""
+    tensors = tensors_in(model)
+    for name in names:
+        require_plain(name, tensors[name])
+    _require_separate(tensors, names)
+    return tensors
+
+
+def tensors_in(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers of a model by name, themselves."""
+    return {**named_weights(model), **dict(unwrapped(model).named_buffers())}
+
+
+def require_plain(name: str, values: Tensor) -> None:
+    """Raise ModelError unless a parameter or buffer is numbers in memory of its own, of which each can be read and set."""
+    kind, problem = type(values).__name__, ""
+    if is_lazy(values):
+        problem = "has no values yet: run the model once"
+    elif type(values).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        problem = f"is a {kind}, sharded or packed by what made it: take the model as it was before, whole and in plain numbers"
+    elif values.is_meta:
+        problem = "has no values in memory (it is on meta): load the model whole, without device_map= or offloading"
+    elif values.layout != torch.strided:
+        problem = f"is sparse ({values.layout}), and single numbers are those of dense tensors: pass it as .to_dense()"
+    elif values.dtype == torch.complex32:
+        problem = "is torch.complex32, in which torch doesn't compute: turn it into torch.complex64"
+    if problem:
+        raise ModelError(f"{name} {problem}")
+
+
+def _require_thawed(model: nn.Module) -> None:
+    """Raise ModelError if a compiled model keeps its weights as constants, which no write changes."""
+    config = sys.modules.get("torch._inductor.config")
+    compiled = any(part._compiled_call_impl or "_orig_mod" in part._modules for part in model.modules())
+    if compiled and getattr(config, "freezing", False):
+        hint = "compile it with torch._inductor.config.freezing = False"
+        raise ModelError(f"the model is compiled with freezing, which keeps its weights as constants: {hint}")
+
+
+def _require_separate(tensors: Tensors, written: Collection[str]) -> None:
+    """Raise ModelError if a number that would be written to belongs to two names, or twice to one, without being of one parameter."""
+    stored: dict[int, list[str]] = {}
+    for name, values in tensors.items():
+        if values.layout == torch.strided and not values.is_meta and values.numel():
+            stored.setdefault(values.untyped_storage().data_ptr(), []).append(name)
+    for names in stored.values():
+        for name in [one for one in names if one in written]:
+            values = tensors[name]
+            twice = any(size > 1 and stride == 0 for size, stride in zip(values.shape, values.stride(), strict=True))
+            others = [other for other in names if other != name and _overlap(values, tensors[other])]
+            if twice or others:
+                both = f"{name} and {others[0]}" if others else f"entries of {name}"
+                hint = "make them one parameter, or give each its own numbers by .clone()"
+                raise ModelError(f"{both} share memory, so that they can't be grafted apart: {hint}")
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """True if two tensors of one storage have a number in common."""
+    spans = [(one.storage_offset(), one.storage_offset() + _reach(one)) for one in (first, second)]
+    if spans[0][0] >= spans[1][1] or spans[1][0] >= spans[0][1]:
+        return False
+    known = [torch.arange(max(end for _, end in spans)).as_strided(*_layout(one)).unique() for one in (first, second)]
+    return bool(torch.isin(*known).any())
+
+
+def _reach(values: Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+
+
+def _layout(values: Tensor) -> tuple:
+    return values.shape, values.stride(), values.storage_offset()
