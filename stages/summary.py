@@ -61,6 +61,7 @@ ON_TRAIN = "train_accuracy"
 # of the loss on all training rows while a mask was learned
 SEARCH = ["loss_start", "loss_end"]
 MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
+STUDY = "the study asks the same of each size of learned grafts that it has, on its own test rows and as one family (study.md)"
 # the pairs whose calibration errors are compared, by the model beside the graft
 BESIDE = {FINETUNED: (FINETUNED, GRAFTED), TEMPERED: (GRAFTED, TEMPERED), WISE_FT: (WISE_FT, GRAFTED)}
 # as in the paper's tables
@@ -362,6 +363,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "macro": ", ".join(macro),
         "learned_nothing": ", ".join(f"{row.task}-{row.seed}" for row in tuned[tuned.gained <= 0].itertuples()),
         "left_out": left_out(scores[scores.variant == GRAFTED].gain, run.least_gain),
+        "asked_elsewhere": STUDY if masks.localizer.iloc[0] == "learned" else "",
         "floor_known": _floor_known(scores),
         **{f"beside_{other}": _beside(scores, *pair) for other, pair in BESIDE.items()},
         "movement_ahead": _movement_ahead(scores),

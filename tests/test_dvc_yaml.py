@@ -228,7 +228,8 @@ def test_a_stage_writes_where_its_name_says(name):
     written = [path for path in output_paths(name, "outs") if path not in drawn(name)]
     if name in REPORTS:
         metric, of_main = REPORTS[name][0], name == "summary"
-        assert written == [*[str(metric)] * (not of_main), str(metric.with_suffix(".md"))]
+        claims = metric.with_name(f"{metric.stem}_claims.json")
+        assert written == [*[str(metric)] * (not of_main), str(metric.with_suffix(".md")), str(claims)]
     elif PIPELINE_OF[name] != MAIN:  # tests/test_dvc.py compares those of the main pipeline with what is opened
         axes = [f"${{item.{axis}}}" for axis in ALL[name].get("matrix", {})]
         for path in written:
