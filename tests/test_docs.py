@@ -12,11 +12,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from skill_grafting.support.errors import ParamsError
+from skill_grafting.support.io import read_json
 from stages.commands import profile
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths
 from stages.workflow.core.settings import PIPELINES, flat, load_all, sections_of
 from stages.workflow.report.stats import estimate
+from tests.committed import committed
 from tests.dvc_project import fenced
 from tests.settings_files import lay_out_settings
 from tests.test_dvc_yaml import ALL, FILES, lies_in, output_paths, pipeline
@@ -168,12 +170,12 @@ def test_the_python_of_the_first_page_and_of_methods_runs_as_it_is_printed(capsy
 
 
 def test_the_numbers_of_the_first_page_are_those_of_committed_files():
-    found = re.findall(r"^\| ([a-z][^|]+) \| ([^|]*) \| ([^|]*) \| ([\d.+-][^|]*) \|$", README, re.MULTILINE)
+    found = re.findall(r"^\| ([a-z][^|]+) \| ([^|]*) \| ([^|]*) \| ([\d.+-][^|]*) \| ([\d.+-][^|]*) \|", README, re.MULTILINE)
     assert {name: tuple(cells) for name, *cells in found} == front_page()
 
 
-def front_page() -> dict[str, tuple[str, str, str]]:
-    """The rows of the table of README.md: what it is -> the numbers of the paper's two models and ours, each with its interval over tasks."""
+def front_page() -> dict[str, tuple[str, ...]]:
+    """The rows of the table of README.md: what it is -> the numbers of the paper's two models and ours, each with its interval over tasks, and ours by source."""
     paper = pd.read_csv(ROOT / "stages/paper.csv").query("shots == 64").assign(seed=0)
     ours = pd.read_csv(ROOT / "plots/reports/2026-11-28_smollm2_twelve/main/scores.csv")
     frames = (paper[paper.place == "Table 9"], paper[paper.place == "Table 2"], ours)
@@ -181,26 +183,82 @@ def front_page() -> dict[str, tuple[str, str, str]]:
     score, ece, agreement = (sides[2][name] for name in ("score", "ece", "agreement"))
     start, gain = score.pretrained, score.finetuned - score.pretrained
 
-    def told(values) -> str:
-        return format(estimate(values), "interval percent")
+    def alone(values, paper: tuple[str, ...] = ("", "")) -> tuple[str, ...]:
+        mean, (low, high) = overall(values), estimate(values).by_source
+        return *paper, mean, f"{100 * low:.1f} to {100 * high:.1f}"
+
+    def overall(values) -> str:
+        found = estimate(values)
+        return f"{100 * found.mean:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
 
     def all_three(make) -> tuple[str, ...]:
-        return tuple(told(make(side)) for side in sides)
+        return alone(make(sides[2]), (*(overall(make(side)) for side in sides[:2]),))
 
     return {
-        "score, pretrained": ("", "", told(start)),
+        "score, pretrained": alone(start),
         "score, fine-tuned": all_three(lambda side: side["score", "finetuned"]),
         "score, grafted": all_three(lambda side: side["score", "grafted"]),
         "share of the score that the graft keeps": all_three(lambda side: side["score", "grafted"] / side["score", "finetuned"]),
-        "the same of the pretrained model, a control": ("", "", told(start / score.finetuned)),
-        "share of the gain that the graft keeps": ("", "", told(((score.grafted - start) / gain).where(gain >= 0.05 - 1e-9))),
-        "agreement with the fine-tuned model": ("", "", told(agreement.grafted)),
-        "the same share of the score, by the movement graft": ("", "", told(score.movement_grafted / score.finetuned)),
+        "the same of the pretrained model, a control": alone(start / score.finetuned),
+        "share of the gain that the graft keeps": alone(((score.grafted - start) / gain).where(gain >= 0.05 - 1e-9)),
+        "agreement with the fine-tuned model": alone(agreement.grafted),
+        "the same share of the score, by the movement graft": alone(score.movement_grafted / score.finetuned),
         "calibration error (ECE), fine-tuned": all_three(lambda side: side["ece", "finetuned"]),
         "calibration error (ECE), grafted": all_three(lambda side: side["ece", "grafted"]),
         "calibration error, fine-tuned minus grafted": all_three(lambda side: side["ece", "finetuned"] - side["ece", "grafted"]),
-        "calibration error, fine-tuned at one temperature, a control": ("", "", told(ece.finetuned_tempered)),
+        "calibration error, fine-tuned at one temperature, a control": alone(ece.finetuned_tempered),
     }
+
+
+VERDICT, NOT_JUDGED = r"\b(holds|does not hold|not shown|not measurable)\b", "not judged"
+NAMED = re.compile(r"<!-- ([\w/-]+): (.*?) -->")
+INTERVAL = re.compile(r"([-+]?\d+\.\d) to ([-+]?\d+\.\d)(?=[;),]| \|)")
+
+
+def told(text: str) -> list[str]:
+    """The sentences of a page and the rows of its tables that have an interval; a row of a table stands behind the sentence before it."""
+    lines = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    found, before = [], ""
+    for block in re.split(r"\n\s*(?=\n|[-*] |\|)", lines):
+        block = " ".join(block.split())
+        if block.startswith("|"):
+            found.append(f"{before} {block}")
+        elif block:
+            sentences = re.split(r"(?<=[.!?]) (?=[A-Z\[*`])", block)
+            found, before = found + sentences, sentences[-1]
+    return [one for one in found if INTERVAL.search(one)]
+
+
+def ill_told(text: str, metrics: Path) -> list[str]:
+    """What is told of an interval without its verdict, or with another verdict or other ends than the claim has that it names."""
+    return [one for one in told(text) if not well_told(one, metrics)]
+
+
+def well_told(sentence: str, metrics: Path) -> bool:
+    ends = []
+    for name in NAMED.finditer(sentence):
+        file = metrics / ("reports" if "/" in name[1] else "") / f"{name[1]}_claims.json"
+        [claim] = (claim for words, claim in read_json(file).items() if words.startswith(name[2]))
+        if re.findall(VERDICT, " ".join(sentence[: name.start()].split()))[-1:] != [claim["verdict"]]:
+            return False
+        ends += [tuple(f"{100 * end:.1f}" for end in claim[side]) for side in ("by_task", "by_source") if claim[side]]
+    ends += [tuple(f"{-float(end):.1f}" for end in reversed(pair)) for pair in ends]
+    row = "|" in sentence  # another test compares all its numbers
+    shown = {tuple(end.lstrip("+") for end in pair) for pair in INTERVAL.findall(sentence)}
+    return NOT_JUDGED in sentence or (bool(ends) and (row or shown <= {*ends}))
+
+
+def test_every_interval_in_the_pages_has_the_verdict_and_the_ends_of_its_claim(tmp_path):
+    metrics = committed(tmp_path, "metrics") / "metrics"
+    assert sum(len(told(page.read_text(encoding="utf-8"))) for page in PAGES) > 15
+    assert [one for page in PAGES for one in ill_told(page.read_text(encoding="utf-8"), metrics)] == []
+    # the controls: verdicts and numbers that are changed by hand, and a sentence without one
+    sure = re.sub(r"not\s+shown(?=<!-- \S+summary: Temperature)", "holds", README)
+    larger = README.replace("(0.2 to 8.2;", "(2.2 to 8.2;")
+    bare = f"{README}\n\nThe graft is better, by 4.2 points (0.2 to 8.2).\n"
+    row = README.replace("86 %: holds<!--", "86 %: not shown<!--")
+    for changed in (sure, larger, bare, row):
+        assert changed != README and len(ill_told(changed, metrics)) == 1
 
 
 @pytest.mark.parametrize("name", FILES)

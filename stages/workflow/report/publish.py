@@ -121,7 +121,8 @@ def _record(claim: Judged) -> dict[str, Any]:
 
 
 def _known(number: float | None) -> float | None:
-    return None if number is None or math.isnan(number) else _rounded(float(number))
+    # more digits than pages have, so that these round to the same
+    return None if number is None or math.isnan(number) else round(float(number), DECIMALS + 2) + 0.0
 
 
 def _sentence(spec: Spec, frames: Frames, facts: Mapping[str, Any]) -> str:
