@@ -5,12 +5,10 @@ Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own
 """
 
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 
 import pandas as pd
 
-from skill_grafting.grafting.mask_header import open_mask
 from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json, require
 from stages.text.scores.scores import drawn_scores
@@ -110,9 +108,10 @@ def _points(cell: Row, record: Row) -> list[Row]:
 
 
 def _mask_row(file: Path, cell: Row) -> Row:
-    with open_mask(file) as (header, stored):
-        heads = [key for key in stored.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
-        head = sum(prod(stored.get_slice(key).get_shape()) for key in heads)
+    from skill_grafting.grafting.mask_files import read_mask  # imports torch
+
+    stored = read_mask(file)
+    head, header = sum(part.numel() for part in stored.head.values()), stored.about
     losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
     return {**header, "head_parameters": head, **losses, **cell}
 

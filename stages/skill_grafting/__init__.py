@@ -14,7 +14,7 @@ _MODULES = {
     "curves": ("curve", "plot_curve"),
     "support.errors": ("GraftError",),
     "grafting.mask": ("GraftMask",),
-    "grafting.mask_reading": ("load_mask",),
+    "grafting.mask_files": ("load_mask",),
     "modules.grafts": ("graft", "grafted"),
     "localizers.registry": ("methods", "register"),
     "merging.merge": ("merge",),

@@ -7,7 +7,7 @@ from .checkpoints.pairs import read_pair as read_pair
 from .curves import curve as curve
 from .curves import plot_curve as plot_curve
 from .grafting.mask import GraftMask as GraftMask
-from .grafting.mask_reading import load_mask as load_mask
+from .grafting.mask_files import load_mask as load_mask
 from .localizers.registry import methods as methods
 from .localizers.registry import register as register
 from .merging.merge import merge as merge

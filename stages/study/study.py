@@ -9,7 +9,7 @@ import pandas as pd
 
 from skill_grafting.grafting.composition import BIAS as BIASES
 from skill_grafting.grafting.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.support.formatting import counted, small_percent
 from stages.study import bound
 from stages.study.settings import Settings

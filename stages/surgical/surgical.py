@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.grafting.composition import composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.support.formatting import percent
 from stages.surgical.rankings import (  # fmt: skip
     CELL,

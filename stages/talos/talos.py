@@ -7,7 +7,7 @@ from itertools import combinations
 import pandas as pd
 
 from skill_grafting.grafting.composition import KEY, KINDS, QUERY, composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.merging.merge import normalised
 from stages.talos.settings import Settings
 from stages.text.scores.gain import relative_gain

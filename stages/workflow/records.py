@@ -114,7 +114,7 @@ def compared(
     measure: Callable[[Any, Any], Row],
 ) -> Iterator[tuple[Cell, Cell, Row]]:
     """Any two cells that differ in these axes alone, with what is measured of their masks."""
-    from skill_grafting.grafting.mask_reading import read_mask  # imports torch
+    from skill_grafting.grafting.mask_files import read_mask  # imports torch
 
     groups: dict[tuple, list[Cell]] = {}
     for cell in masks.cells:

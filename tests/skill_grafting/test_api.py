@@ -385,7 +385,7 @@ REFUSED = {
         f"a patch with {next(iter(more))}": (lambda b, t_, more=more: sg.Patch.of(b.float(), t_.float(), sg.localize(b, t_, sparsity=0.5), **more), message)
         for more, message in (
             ({"labels": "abc"}, "labels: 'abc' should be a list of names"),
-            ({"labels": ["one"]}, "^should be metadata with two labels or more, or none"),
+            ({"labels": ["one"]}, "^should be metadata with two labels or more, which differ, or none"),
             ({"title": 3}, "^title: 3 is not allowed"),
             ({"author": "me"}, "author: unknown; of the base a patch says name, source and revision"),
         )
@@ -520,9 +520,9 @@ def test_a_mask_takes_the_place_of_no_folder(tmp_path):
     mask = sg.localize(*small()[:2], sparsity=0.5)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/kept").write_text("kept")
-    with pytest.raises(GraftError, match="is a folder, which a file won't replace"):
+    with pytest.raises(GraftError, match="is a folder, which a file doesn't replace"):
         mask.save(tmp_path / "mine")
-    with pytest.raises(GraftError, match="a folder stands where a file is to be"):
+    with pytest.raises(GraftError, match="is a folder, which a file doesn't replace"):
         write_text(tmp_path / "mine", "text")
     assert (tmp_path / "mine/kept").exists()
 

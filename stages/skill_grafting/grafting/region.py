@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
 Tensors = Mapping[str, "Tensor"]
 # names of parameters or modules, as such or as glob patterns (`encoder.*.weight`), or a predicate of the parameter's name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
-# of a mask file, whose header has a region
-FORMAT, VERSION = "graft-mask", 2
 
 
 class LazyTensors(Mapping):

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
 from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
-from ..grafting.mask import GraftMask, StoredMask, require_mask
+from ..grafting.mask import GraftMask, require_mask
+from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, Tensors, named_weights, unwrapped
 from ..localizers.movement import distance
 from ..modules.comparing import copied, require_fit

@@ -1,6 +1,5 @@
 """What `graft localize` says about two checkpoints and their masks."""
 
-import json
 from argparse import Namespace
 from collections import Counter
 from math import isfinite
@@ -13,22 +12,9 @@ from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..grafting.select import pieces
-from ..localizers.localizer import Localizer
 from ..localizers.movement import distance
-from ..localizers.registry import NAMES, kind_of, localizer_of
 from ..modules.pairs import Pair
-from ..support.errors import ModelError, ParamsError
-
-
-def localizer_for(request: Namespace) -> Localizer:
-    """The localizer with the settings of --set; raises ParamsError for options that don't go together."""
-    name = request.localizer
-    if kind_of(name).needs_model:
-        others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
-        raise ParamsError(
-            f"--localizer: {name} takes gradients, so it is for Python (localize(..., loss=)); from weights alone: {others}"
-        )
-    return localizer_of(name, {key: parsed(text) for key, text in request.set}, "--set ")
+from ..support.errors import ModelError
 
 
 def region_for(request: Namespace, pair: Pair) -> Region:
@@ -37,14 +23,6 @@ def region_for(request: Namespace, pair: Pair) -> Region:
         return pair.region(request.region or None)
     except ModelError as error:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
-
-
-def parsed(text: str) -> object:
-    """The value of a setting as in JSON, or else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def squared_movement(pair: Pair) -> dict[str, float]:

@@ -8,35 +8,36 @@ model = sg.Patch.from_pretrained("movies").apply(base)
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..grafting.apply import take_at
-from ..grafting.mask import GraftMask, StoredMask
+from ..grafting.mask import GraftMask
+from ..grafting.mask_files import StoredMask
 from ..grafting.region import Parameters, named_weights, unwrapped
 from ..modules.heads import config_of, put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
 from ..modules.swapping import copied_with, swapped, unswapped
 from ..modules.targets import writes_in
-from ..support.errors import ModelError, ParamsError
+from ..support.errors import ModelError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
 from .placing import changes_of, load_base, put_on, require_fitting
 
 
-class Patch(PatchContent, ModelHubMixin):
+class Patch(PatchContent):
     """The values of a fine-tuned model inside a mask, with all that is needed to use them on the base model.
 
     mask: where the values go, and how it was found (`mask.record`); values: for each parameter, of shape (number selected there,); head:
-    tensors that are kept whole, namely heads and buffers that differ; use: the metadata (`PatchMetadata`); scores: for the card, by variant.
+    tensors that are kept whole, namely heads and buffers that differ; use: the metadata (`PatchMetadata`).
     """
 
-    def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
-        PatchContent.__init__(self, stored, use, dict(scores or {}))
+    def __init__(self, stored: StoredMask, use: PatchMetadata) -> None:
+        super().__init__(stored, use)
         self._base: ref[nn.Module] | None = None
         self._bases: WeakKeyDictionary[nn.Module, list[ref[Tensor]]] = WeakKeyDictionary()
 
@@ -49,16 +50,15 @@ class Patch(PatchContent, ModelHubMixin):
         *,
         title: str = "",
         labels: Sequence[str] | None = None,
-        prompt: Mapping[str, Any] | None = None,
-        max_length: int | None = None,
+        notes: Mapping[str, Any] | None = None,
         heads: Parameters = None,
         **origin: str | None,
     ) -> "Patch":
         """Make the patch of two models, or of the pair of two checkpoints (see `read_pair`).
 
-        labels: in the order of the logits, by default those of the tuned model's config; prompt: the `template` and `verbalizer` by which a
-        language model's labels are read; max_length: tokens of a text; heads: names of heads beside the usual ones; origin: name, source
-        (hub, local) and revision of the base, by default those of its config.
+        labels: in the order of the logits, by default those of the tuned model's config; notes: what you say about its use, as JSON, which
+        the card shows; heads: names of heads beside the usual ones; origin: name, source (hub, local) and revision of the base, by default
+        those of its config.
         """
         pair = Pair.for_mask(base, tuned, mask, heads)
         if strange := origin.keys() - {"name", "source", "revision"}:
@@ -72,7 +72,7 @@ class Patch(PatchContent, ModelHubMixin):
         head = {name: pair.after[name].detach().cpu().clone() for name in whole}
         values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
         known = pair.labels if labels is None else [str(label) for label in labels]
-        about = {"title": title, "labels": known, "prompt": prompt, "max_length": max_length}
+        about = {"title": title, "labels": known, "notes": dict(notes or {})}
         stored = StoredMask(mask, values, head, {})
         patch = cls(
             stored,
@@ -141,24 +141,35 @@ class Patch(PatchContent, ModelHubMixin):
 
     # --- On the disk and the hub ------------------------------------------------------------------------------------------
 
-    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> None:
-        """Write the patch and its card into a folder; `push_to_hub=True` and `repo_id` upload it to the hub as well."""
-        folder = Path(save_directory)
-        self._save_pretrained(folder)
-        if hub.pop("push_to_hub", False):
-            self.push_to_hub(hub.pop("repo_id", folder.name), **hub)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the patch and its card into a folder."""
         from .card import write_files
 
-        write_files(save_directory, self)
+        write_files(Path(folder), self)
+
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None, **commit: Any) -> str:
+        """Upload the patch and its card to a repository on the hub, which is made if there is none; gives the commit's address.
+
+        commit: options of `huggingface_hub.HfApi.upload_folder`, such as commit_message or revision.  Raises StorageError if it can't be.
+        """
+        from huggingface_hub import HfApi
+
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            try:
+                hub = HfApi(token=token)
+                repository = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+                return str(hub.upload_folder(repo_id=repository, folder_path=folder, **commit))
+            except Exception as error:  # a connection that breaks has no error type of its own
+                raise StorageError(f"{repo_id}: could not be uploaded to the hub: {one_line(error)}") from error
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, revision: str | None = None, **hub: Any
-    ) -> "Patch":
-        """Read a patch from a folder, a file, or a repository on the hub; raises MaskError if it is missing or damaged."""
-        content = read_patch(pretrained_model_name_or_path, revision, **hub)
+    def from_pretrained(cls, place: str | Path, revision: str | None = None, **hub: Any) -> "Patch":
+        """Read a patch from a folder, a file, or a repository on the hub; raises MaskError if it is missing or damaged.
+
+        hub: options of `huggingface_hub.hf_hub_download`, such as token or cache_dir.
+        """
+        content = read_patch(place, revision, **hub)
         return cls(content.stored, content.use)
 
     def to_peft(self, folder: str | Path, base: nn.Module | None = None, leave_out: bool = False) -> str:
