@@ -8,12 +8,16 @@ from .curves import curve as curve
 from .curves import plot_curve as plot_curve
 from .grafting.mask import GraftMask as GraftMask
 from .grafting.mask_files import load_mask as load_mask
+from .grafting.region import Region as Region
+from .grafting.scores import mask_of as mask_of
 from .localizers.registry import methods as methods
 from .localizers.registry import register as register
 from .merging.merge import merge as merge
 from .modules.grafts import graft as graft
 from .modules.grafts import grafted as grafted
 from .modules.masked import masked_optimizer as masked_optimizer
+from .patches.exact import diff as diff
+from .patches.mixed import mixed as mixed
 from .patches.patch import Patch as Patch
 from .support.errors import GraftError as GraftError
 

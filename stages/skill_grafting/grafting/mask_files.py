@@ -35,6 +35,23 @@ FORMAT, VERSION = "graft-mask", 3
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # and of heads and buffers, which travel whole
 WHOLE = (*FLOATS, torch.int64, torch.int32)
+# dtypes of an exact difference: all that safetensors writes
+ALL = (
+    *(
+        *WHOLE,
+        torch.float64,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.bool,
+    ),
+    *(torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+)
+# the entry of a header whose values are bits, which may be of any type, infinite or no numbers
+EXACT = "exact"
 # largest tensor whose indices are stored in four bytes
 INT32_LIMIT = 2**31
 # a tensor's indices are counted in int64
@@ -184,7 +201,7 @@ def _read(opened: BinaryIO, path: Path) -> StoredMask:
         if values[name].shape != mask.indices[name].shape:
             counts = f"{len(mask.indices[name])} indices and values of the shape {[*values[name].shape]}"
             raise ValueError(f"{name} has {counts}")
-    require_held(values, parts["head"])
+    require_held(values, parts["head"], bool(about.get(EXACT)))
     return StoredMask(mask, values, parts["head"], about)
 
 
@@ -218,14 +235,14 @@ def _mask_of(about: dict[str, Any], indices: dict[str, Tensor]) -> GraftMask:
     return mask
 
 
-def require_held(values: Tensors, head: Tensors) -> None:
-    """Raise ValueError unless selected values, and what travels whole, are finite numbers of types that a file holds."""
-    for parts, kinds in ((values, FLOATS), (head, WHOLE)):
+def require_held(values: Tensors, head: Tensors, exact: bool = False) -> None:
+    """Raise ValueError unless selected values, and what travels whole, are of types that a file holds, and finite if not `exact`."""
+    for parts, kinds in ((values, ALL if exact else FLOATS), (head, ALL if exact else WHOLE)):
         for name, part in parts.items():
             if part.dtype not in kinds:
                 held = ", ".join(str(kind).removeprefix("torch.") for kind in kinds)
                 raise ValueError(f"{name} is {part.dtype}, and held are {held}")
-            if not bool(part.isfinite().all()):
+            if not exact and not bool(part.isfinite().all()):
                 raise ValueError(f"{name} has values that are infinite or no numbers")
 
 

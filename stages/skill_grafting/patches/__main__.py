@@ -18,6 +18,7 @@ from ..support.fields import GROUPS, Mode
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
     "localize": "Make a patch from two checkpoints, whoever fine-tuned them.",
+    "diff": "Make the patch of all that differs between two checkpoints, bit for bit.",
     "apply": "Put a patch onto its base model and save the result; any other model is refused.",
     "export": "Write a patch as an adapter of peft.",
     "inspect": "Show how large a mask is and where its parameters lie.",
@@ -74,8 +75,8 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "share of the graftable parameters to select; default: 0.0001; several sizes give a folder each"},
         "--localizer": {"type": one_of(METHODS), "default": "movement", "metavar": "NAME",
             "help": f"method that selects the parameters: {', '.join(METHODS)}; default: %(default)s; those that take gradients are for Python"},
-        "--region": {"type": one_of(GROUPS), "nargs": "+", "default": [], "metavar": "GROUP",
-            "help": f"groups of parameters that may be selected: {', '.join(GROUPS)}; default: all that moved except heads, tables of "
+        "--region": {"type": one_of((*GROUPS, "all")), "nargs": "+", "default": [], "metavar": "GROUP",
+            "help": f"groups of parameters that may be selected: {', '.join(GROUPS)}, or all; default: all that moved except heads, tables of "
             "embeddings, output embeddings and poolers"},
         "--mode": {"type": one_of(MODES), "metavar": "MODE",
             "help": f"how labels are read: {', '.join(MODES)}; default: as the fine-tuned checkpoint was saved"},
@@ -83,6 +84,14 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--finetuned-revision": {"help": "commit, tag or branch of the fine-tuned model on the hub"},
         "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
         "--seed": {"type": whole, "default": 0, "help": "random seed of the method; default: %(default)s"},
+    },
+    "diff": {
+        **BASE,
+        "--finetuned": {"required": True, "help": "checkpoint that came out of it, a folder or hub id"},
+        **TO,
+        "--revision": {"help": "commit, tag or branch of the base model on the hub"},
+        "--finetuned-revision": {"help": "commit, tag or branch of the other one on the hub"},
+        "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
     },
     "apply": {**PATCH, **BASE, **TO},
     "export": {

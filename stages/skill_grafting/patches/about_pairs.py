@@ -20,7 +20,7 @@ from ..support.errors import ModelError
 def region_for(request: Namespace, pair: Pair) -> Region:
     """The region of --region; raises ModelError in the words of the command."""
     try:
-        return pair.region(request.region or None)
+        return pair.region("all" if "all" in request.region else request.region or None)
     except ModelError as error:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
 

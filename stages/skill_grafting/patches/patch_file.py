@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
-from ..grafting.mask_files import StoredMask, read_stored, require_held, write_mask
+from ..grafting.mask_files import EXACT, StoredMask, read_stored, require_held, write_mask
 from ..grafting.region import Region, Tensors
 from ..modules.heads import brought_along, names_of_labels
 from ..support.errors import MaskError, ParamsError, one_line, plain_problem
@@ -38,6 +38,9 @@ class PatchMetadata(Section):
     revision: str | None
     fingerprint: str = Field(
         description="SHA-256 over name, shape and values of `outside`, then of the region, in the base"
+    )
+    makes: str | None = Field(
+        None, description="the fingerprint of what it makes of the base, of an exact difference; null of others"
     )
     outside: dict[str, list[int]] = Field(description="shapes of the base's parameters outside the region, heads aside")
     head: dict[str, list[int]] = Field(description="shapes of what travels whole: a new head, buffers that differ")
@@ -121,7 +124,7 @@ def describe(
     config: the tuned model's settings.  Raises MaskError for values that a patch can't hold, ParamsError for such facts.
     """
     try:
-        require_held(stored.values, stored.head)
+        require_held(stored.values, stored.head, about.get("makes") is not None)
     except ValueError as error:  # which a reader of the file would refuse
         raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
     region, labels = stored.mask.region.shapes, about["labels"]
@@ -133,6 +136,7 @@ def describe(
         "source": about["source"],
         "revision": about["revision"],
         "fingerprint": fingerprint(Region(known), before),
+        "makes": about.get("makes"),
         "outside": outside,
         "head": {name: [*part.shape] for name, part in sorted(stored.head.items())},
         "title": about["title"] or about["name"],
@@ -150,6 +154,7 @@ def describe(
 def write_patch(path: Path, patch: PatchContent) -> None:
     """Write the file; equal patches give equal bytes."""
     about = {"found": patch.mask.record, "model_parameters": patch.region.size, KEY: patch.use.model_dump()}
+    about |= {EXACT: True} if patch.use.makes else {}
     write_mask(path, replace(patch.stored, about=about))
 
 
