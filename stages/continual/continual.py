@@ -40,8 +40,10 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
         more = {"place": record["place"], "length": len(chosen[cell["order"]])}
         return [{**row, **more} for row in record["rows"]]
 
-    accuracy = records.table(tested, ACCURACY)
-    memory = records.table(lambda _, found: [{**found["kept_bytes"], "model": found["model_bytes"]}], MEMORY)
+    def kept(_: Cell, record: Row) -> Iterable[Row]:
+        return [{**record, **record["kept_bytes"], "model": record["model_bytes"]}]
+
+    accuracy, memory = records.table(tested, ACCURACY), records.table(kept, MEMORY)
     return {"accuracy": accuracy, "measure": measures(accuracy), "memory": memory, "run": run_frame(params)}
 
 
