@@ -5,7 +5,6 @@ Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own
 """
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from pathlib import Path
 
 import pandas as pd
