@@ -73,8 +73,8 @@ def localize(
     of both.  `method` is a name (see `methods`), and `settings` are the method's own, such as steps=50.
 
     The region, which is what may be selected, is all that moved except heads, tables of embeddings, output embeddings and poolers.
-    `parameters` says otherwise: "all", groups such as "layers", names or glob patterns of parameters or modules, or a function of the
-    name.  `heads` names heads beside the usual ones, in the same ways.
+    `parameters` says otherwise, whether it moved or not: "all" but heads, groups such as "layers", names or glob patterns of parameters
+    or modules, or a function of the name.  `heads` names heads beside the usual ones, in the same ways.
 
     Methods that look at more than weights need `loss(model)`, a scalar, or `loss(model, batch)` with a list of `batches`.  They see a
     copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so each

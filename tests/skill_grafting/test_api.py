@@ -299,6 +299,11 @@ def test_whole_numbers_are_merged_exactly_and_what_a_type_cannot_hold_is_refused
     for how in ("arithmetic", "sum"):
         with pytest.raises(GraftError, match=f"x: the {how} of these grafts is more than torch.float16 holds"):
             merged_x(half, [half + 60000, half + 60000], how)
+    least, most = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+    for how in ("mean", "sum", "arithmetic", "average", "ties"):
+        with pytest.raises(GraftError, match="whole numbers come to more than torch.int64 holds"):
+            merged_x([least], [[most], [most]], how)
+    assert merged_x([least], [[most], [5]], "largest").tolist() == [most]
     with pytest.raises(GraftError, match="x: ties elects signs, and complex numbers have none"):
         merged_x([1 + 0j], [[2 + 1j]], "ties")
 
@@ -336,9 +341,6 @@ REFUSED = {
     "the loss itself": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="grown", loss=drift(t_)), "loss: grown takes gradients, and Tensor is none: a"),
     "scores without dev": (
         lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", loss=drift, eval_steps=1), "learned.eval_steps: changes nothing without dev=",
-    ),
-    "masks of two regions": (
-        lambda b, t_: sg.localize(b, t_, sparsity=0.5) | sg.localize(b, t_, sparsity=0.5, parameters="0.*"), "the masks are of two regions",
     ),
     "a setting": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="learned", step=3), r"learned.step: unknown setting \(did you mean 'steps'"),
     "the loss decides": (lambda b, t_: sg.localize(b, t_, sparsity=0.1, method="talos", mode="expected"), "talos.mode: changes nothing here: the loss itself determines whose gradient"),
@@ -921,6 +923,10 @@ def test_narrow_and_whole_numbers_are_compared_and_summed_exactly():
         for v in ([9, 0, 0], [8, 5, 0])
     ]
     assert sg.localize(*counts, sparsity=0.34).indices["0"].tolist() == [1]
+    for kind, ends in ((torch.int64, (-(2**63), 2**63 - 1)), (torch.uint64, (0, 2**64 - 1))):
+        far = [{"x": torch.tensor([end, near], dtype=kind)} for end, near in zip(ends, (2**60 + 1, 2**60 + 2), strict=True)]
+        assert sg.localize(*far, sparsity=0.5).indices["x"].tolist() == [0]
+        assert sg.localize(*({"x": one["x"][1:]} for one in far), sparsity=1.0).indices["x"].tolist() == [0]
 
 
 @pytest.mark.parametrize("what", REFUSED)

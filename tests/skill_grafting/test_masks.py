@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import skill_grafting as sg
+from skill_grafting.grafting import indices as rows
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
@@ -44,9 +45,16 @@ TWO_MASKS = REGIONS.flatmap(lambda region: st.tuples(masks_of(region), masks_of(
 
 
 @settings(deadline=None, derandomize=True)
-@given(TWO_MASKS)
-def test_masks_are_sets(masks):
-    first, second = masks
+@given(TWO_MASKS, st.sampled_from([1, 64]))
+def test_masks_are_sets(masks, part):
+    """By search and by booleans."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rows, "PART", part)
+        are_sets(*masks)
+
+
+def are_sets(first: GraftMask, second: GraftMask) -> None:
+    masks = first, second
     one, other = ({*mask.region_indices().tolist()} for mask in masks)
     for made, wanted in ((first & second, one & other), (first | second, one | other), (first - second, one - other)):
         assert made.region_indices().tolist() == sorted(wanted)
@@ -61,12 +69,20 @@ def test_masks_are_sets(masks):
     assert first.sparsity == len(one) / first.region.size
 
 
-def test_masks_of_two_regions_are_no_sets_of_one():
-    first, other = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
-    for join in (lambda: first | other, lambda: first & other, lambda: first - other, lambda: first.overlap(other)):
-        with pytest.raises(MaskError, match="of two regions: localize both with the same parameters="):
+def test_masks_of_two_regions_are_sets_of_the_tensors_of_both():
+    """As of two fine-tunings that moved other tensors."""
+    one = GraftMask(Region({"a": (3,), "b": (4,)}), {"a": torch.tensor([1]), "b": torch.tensor([0, 2])})
+    other = GraftMask(Region({"b": (4,), "c": (2,)}), {"b": torch.tensor([2, 3]), "c": torch.tensor([1])})
+    region = Region({"a": (3,), "b": (4,), "c": (2,)})
+    wanted = {"a": [1], "b": [0, 2, 3], "c": [1]}, {"b": [2]}, {"a": [1], "b": [0]}, {"b": [3], "c": [1]}
+    for made, selected in zip((one | other, one & other, one - other, other - one), wanted, strict=True):
+        assert made.region == region and {name: at.tolist() for name, at in made.indices.items()} == selected
+    assert one.overlap(other) == other.overlap(one) == 1 / 5 and one | other == other | one and one != one | GraftMask.empty(other.region)
+    first, second = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
+    for join in (lambda: first | second, lambda: first & second, lambda: first - second, lambda: first.overlap(second)):
+        with pytest.raises(MaskError, match=r"the masks are of other models: w is \[10\] and \[5, 2\]"):
             join()
-    assert first != other
+    assert first != second
 
 
 def test_masks_are_compared_by_what_they_select_alone():

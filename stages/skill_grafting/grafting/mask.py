@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..support.errors import MaskError, ModelError, ParamsError
+from .indices import difference, intersection, union
 from .region import Region, Tensors
 
 
@@ -45,6 +46,8 @@ class Record(dict):
 @dataclass(frozen=True, eq=False, repr=False)
 class GraftMask:
     """A set of selected parameters of a region, with the operators of sets: `|`, `&`, `-`, `~`, `len` and `==`.
+
+    Masks of two regions, as two fine-tunings that moved other tensors have, are joined in the region of all tensors of both.
 
     indices: for each tensor with selected parameters its sorted flat indices, int64; record: how the mask was found (method, settings,
     losses by step, the step that was kept).
@@ -108,19 +111,19 @@ class GraftMask:
         return modules
 
     def __and__(self, other: "GraftMask") -> "GraftMask":
-        """What both masks select; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: mine[torch.isin(mine, theirs)])
+        """What both masks select; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, intersection)
 
     def __or__(self, other: "GraftMask") -> "GraftMask":
-        """What either mask selects; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
+        """What either mask selects; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, union)
 
     def __sub__(self, other: "GraftMask") -> "GraftMask":
-        """What this mask selects and the other doesn't; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: mine[~torch.isin(mine, theirs)])
+        """What this mask selects and the other doesn't; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, difference)
 
     def __invert__(self) -> "GraftMask":
-        """What this mask doesn't select."""
+        """What this mask doesn't select of its region."""
         return GraftMask.full(self.region) - self
 
     def __len__(self) -> int:
@@ -166,17 +169,18 @@ class GraftMask:
         """`counts` of tensors of which something is selected."""
         return {name: count for name, count in self.counts.items() if count}
 
-    def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
+    def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor, int], Tensor]) -> "GraftMask":
         if not isinstance(other, GraftMask):
             return NotImplemented
-        if self.region.shapes != other.region.shapes:
-            raise MaskError("the masks are of two regions: localize both with the same parameters= and heads=")
-        nothing = torch.empty(0, dtype=torch.int64)
-        names = [name for name in self.region.shapes if name in self.indices or name in other.indices]
-        made = {name: join(self.indices.get(name, nothing), other.indices.get(name, nothing)) for name in names}
+        region, nothing = self.region.joined(other.region), torch.empty(0, dtype=torch.int64)
+        made = {
+            name: join(self.indices.get(name, nothing), other.indices.get(name, nothing), size)
+            for name, size in zip(region.shapes, region.sizes, strict=True)
+            if name in self.indices or name in other.indices
+        }
         heads = sorted(named_heads(self) | named_heads(other))  # what was named as a head of either stays one
         return GraftMask(
-            self.region,
+            region,
             {name: indices for name, indices in made.items() if len(indices)},
             {"heads": heads} if heads else {},
         )

@@ -96,6 +96,14 @@ class Region:
         """Number of graftable parameters, the denominator of sparsity."""
         return sum(self.sizes)
 
+    def joined(self, other: Region) -> Region:
+        """The tensors of both regions; MaskError if one of them has two shapes."""
+        shapes = {**self.shapes, **other.shapes}
+        if strange := [name for name, shape in self.shapes.items() if shapes[name] != shape]:
+            sizes = " and ".join(str([*side.shapes[strange[0]]]) for side in (self, other))
+            raise MaskError(f"the masks are of other models: {strange[0]} is {sizes}")
+        return Region(shapes)
+
     def budget(self, sparsity: float) -> int:
         """Number of parameters that `sparsity` allows: floor(sparsity * size).
 
