@@ -10,9 +10,13 @@ from importlib import import_module
 
 # module -> its public names, which are imported on first access: putting a patch on a model needs only torch and transformers
 _MODULES = {
-    "api": ("fisher", "localize"),
+    "api": ("localize",),
+    "losses": ("fisher",),
     "curves": ("curve", "plot_curve"),
-    "support.errors": ("GraftError",),
+    "support.errors": (
+        "GraftError",
+        *("DataError", "MaskError", "ModelError", "ParamsError", "StorageError", "TrainingError"),
+    ),
     "grafting.mask": ("GraftMask",),
     "grafting.mask_files": ("load_mask",),
     "grafting.region": ("Region",),

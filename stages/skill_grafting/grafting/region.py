@@ -112,9 +112,11 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) by tensor, from region indices; MaskError if one isn't within 0..size - 1."""
+        """Sorted flat indices (int64) by tensor, from region indices; MaskError unless they are whole numbers within 0..size - 1."""
         import torch
 
+        if region_indices.is_floating_point() or region_indices.is_complex() or region_indices.dtype == torch.bool:
+            raise MaskError(f"region indices must be whole numbers, not {region_indices.dtype}")
         indices = region_indices.to("cpu", torch.int64)
         row = indices.numpy()  # which compares faster than torch
         if (row[1:] < row[:-1]).any():

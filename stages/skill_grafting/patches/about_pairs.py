@@ -4,15 +4,12 @@ from argparse import Namespace
 from collections import Counter
 from math import isfinite
 
-from torch import Tensor
-
 from ..checkpoints.comparing import listed
 from ..checkpoints.pairs import StoredPair
 from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
-from ..grafting.select import pieces
-from ..localizers.movement import distance
+from ..localizers.movement import squared_distance, squared_movement
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
 
@@ -25,20 +22,13 @@ def region_for(request: Namespace, pair: Pair) -> Region:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
 
 
-def squared_movement(pair: Pair) -> dict[str, float]:
+def moved_by(pair: Pair) -> dict[str, float]:
     """The squared distance that each parameter moved, in float64; of those that did and that both models have in one shape."""
-    before, after, squares = pair.compared, pair.after, {}
-    for name in pair.weights:
-        if name in pair.moved and name in before and before[name].shape == after[name].shape:
-            squares[name] = sum(squared_distance(*part) for part in pieces(before[name], after[name]))
-            if not isfinite(squares[name]):
-                pair.require_finite([name])
+    before, after = pair.compared, pair.after
+    there = [name for name in pair.weights if name in pair.moved and name in before]
+    squares = squared_movement(before, after, [name for name in there if before[name].shape == after[name].shape])
+    pair.require_finite([name for name, square in squares.items() if not isfinite(square)])
     return squares
-
-
-def squared_distance(before: Tensor, after: Tensor) -> float:
-    """The sum of the squared distances between values, in float64."""
-    return float(distance(before.detach(), after.detach()).double().square().sum())
 
 
 def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:

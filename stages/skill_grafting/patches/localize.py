@@ -25,7 +25,7 @@ def localize(**options: Any) -> str:
     known = region.shapes.__contains__
     masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
     moved, lines, title = (
-        about_pairs.squared_movement(pair),
+        about_pairs.moved_by(pair),
         [],
         request.title or Path(request.finetuned).resolve().name,
     )
