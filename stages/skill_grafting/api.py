@@ -26,7 +26,7 @@ from .localizers.registry import Rank, as_localizer, kind_of
 from .losses import OwnLoss, require_list
 from .modules.pairs import BaseOrPair, Pair
 from .support.errors import ParamsError, require_takes
-from .support.words import small_percent
+from .support.formatting import small_percent
 
 LOGGER = logging.getLogger("skill_grafting")
 # what moved outside of the region is told where nobody chose the region and it is this share of all squared movement
