@@ -367,7 +367,6 @@ REFUSED = [
     (lambda b, t_: asked(sparsity=0.5)({"a": torch.zeros(2)}, {"a": torch.zeros(3)}), M, "a: should be a tensor of one shape"),
     (lambda b, t_: sg.graft(b, half(b, t_), t_), P, "a GraftMask"),
     (lambda b, t_: sg.graft(b, t_, sg.GraftMask.empty(Region({"0.weight": (3,)}))), M, "of other models"),
-    (lambda b, t_: half(b, t_) | sg.localize(b, t_, sparsity=0.5, parameters="0.*"), K, "two regions"),
     (lambda b, t_: sg.load_mask("nowhere.safetensors"), K, "no such mask"),
     (lambda b, t_: sg.GraftMask.from_region_indices(Region({"a": (5,)}), torch.tensor([0.5, 1.2])), K, "whole numbers"),
     # what to localize, and by which method
