@@ -7,7 +7,7 @@ from torch import Tensor
 from skill_grafting.grafting.apply import graft, transplant
 from skill_grafting.grafting.fingerprint import fingerprint
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_reading import read_mask, require_model
+from skill_grafting.grafting.mask_files import read_mask, require_model
 from skill_grafting.grafting.readout import wise_graft
 from skill_grafting.localizers.movement import order_within
 from skill_grafting.models.anatomy import read_anatomy

@@ -1,6 +1,6 @@
 """mask: the mask of one (task, seed)."""
 
-from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.core import paths

@@ -2,7 +2,7 @@
 
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
-from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from skill_grafting.localizers.localizer import Budget
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import read_anatomy

@@ -4,14 +4,12 @@ Measures are fractions 0..1, undefined ones NaN.  `scores` is about a task's own
 `reliability` (bins of confidence from 0) and `confidence` (bars between low and high) are of the own test set, all seeds together.
 """
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from skill_grafting.calibration import calibration_floor
-from skill_grafting.grafting.mask_header import open_mask
 from skill_grafting.support.formatting import percent, small_percent
 from skill_grafting.support.io import read_json, require
 from stages.text.scores.scores import cross_entropy, drawn_scores
@@ -88,9 +86,9 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     referred = Records("", "reference", files("reference"), cells)
     require_files("dvc repro", referred, evaluated, calibrated, tested, masks)
     others = {task: params.ood.sets.get(task, []) for task in tasks}
-    scored = _variants(evaluated, {task: [task] for task in tasks}, SCORED) + _variants(tested, others, SCORED)
+    scored = [_variants(evaluated, {task: [task] for task in tasks}, SCORED), _variants(tested, others, SCORED)]
     calibration = _variants(calibrated, {task: [task, *others[task]] for task in tasks}, CALIBRATED)
-    scores = pd.DataFrame(scored).merge(pd.DataFrame(calibration), on=KEYS, how="left")
+    scores = pd.concat([rows for rows in scored if len(rows)]).merge(calibration, on=KEYS, how="left")
     scores = add_gain(scores, scores_of_ends(scores, KEYS[:-1]), params.summary.least_gain)
     # a column of only undefined values would have the dtype object
     scores = scores.astype(dict.fromkeys(SCORE_COLUMNS, float))
@@ -103,7 +101,7 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
         "ood": scores.loc[scores.test_set != scores.task, [*KEYS, "n", *SCORE_COLUMNS]],
         "reliability": _bins(own),
         "confidence": _bars(own),
-        "frontier": pd.DataFrame(calibrated.rows(_points)),
+        "frontier": calibrated.table(_points, ["task", "seed"], more=True),
         "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
         "tasks": _tasks(tasks),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
@@ -111,39 +109,40 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     }
 
 
-def _points(cell: Row, record: Row) -> list[Row]:
+def _points(_: Row, record: Row) -> list[Row]:
     """The points of a cell's frontier, temperatures with the four digits that any machine finds: their search ends within 1e-5."""
-    rows = ({**cell, **row} for row in record["frontier"])
+    rows = record["frontier"]
     return [row | {"temperature": float(f"{row['temperature']:.4g}")} if row["temperature"] else row for row in rows]
 
 
 def _mask_row(file: Path, cell: Row) -> Row:
-    with open_mask(file) as (header, stored):
-        heads = [key for key in stored.keys() if key.startswith("head/")]  # noqa: SIM118 - not a dict
-        head = sum(prod(stored.get_slice(key).get_shape()) for key in heads)
+    from skill_grafting.grafting.mask_files import read_mask  # imports torch
+
+    stored = read_mask(file)
+    head, header = sum(part.numel() for part in stored.head.values()), stored.about
     losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
     return {**header, "head_parameters": head, **losses, **cell}
 
 
-def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> list[Row]:
-    return records.rows(
-        lambda cell, record: [
-            {**cell, "test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
-            for test_set in test_sets[cell["task"]]
-            for variant in (VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS))
-            for values in [record["scores"][test_set][variant]]
-        ]
-    )
+def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> pd.DataFrame:
+    """A row for each variant on each of these test sets of a cell."""
+
+    def make(cell: Row, record: Row) -> Iterator[Row]:
+        for test_set in test_sets[cell["task"]]:
+            for variant in VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS):
+                values = record["scores"][test_set][variant]
+                yield {"test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
+
+    return records.table(make, [*KEYS, *names])
 
 
 def _on_train(records: Records) -> pd.DataFrame:
     """Accuracy on the rows that were trained on, of the pretrained and the fine-tuned model."""
-    rows = records.rows(
-        lambda cell, record: [
-            {**cell, "variant": variant, ON_TRAIN: share} for variant, share in record[ON_TRAIN].items()
-        ]
-    )
-    return frame_of(rows, [*CELL, "variant", ON_TRAIN])
+
+    def make(_: Row, record: Row) -> Iterator[Row]:
+        yield from ({"variant": variant, ON_TRAIN: share} for variant, share in record[ON_TRAIN].items())
+
+    return records.table(make, [*CELL, "variant", ON_TRAIN])
 
 
 def _losses(cells: Sequence[Row]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from filelock import FileLock
 from torch import Tensor
 
-from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy

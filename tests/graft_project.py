@@ -10,12 +10,12 @@ from torch import Tensor
 
 from skill_grafting.grafting.apply import transplant, values_at
 from skill_grafting.grafting.fingerprint import fingerprint
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask, write_mask
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.patches.__main__ import main
-from skill_grafting.patches.patch_file import PatchMetadata, read_patch
 from skill_grafting.support.fields import HEAD
+from stages.commands import patch as patch_command
 from stages.text.models.label_model import reset_to_pretrained
 from stages.text.models.predicting import predict
 from stages.text.models.structure import groups_of
@@ -46,11 +46,11 @@ class Project:
         model.put(transplant(self.cell.pretrained(), stored.values, stored.mask) | dict(stored.head))
         return predict(model, model.encode(self.cell.rows["test"]))
 
-    def store(self, path: Path, mask: GraftMask, **about: object) -> None:
-        """Store another mask of the same cell."""
-        stored = self.mask
+    def store(self, path: Path, mask: GraftMask, **about: object) -> Path:
+        """Store another mask of the same cell; gives its place."""
         values = values_at(self.cell.finetuned(), mask)
-        write_mask(self.folder / path, StoredMask(mask, values, stored.head, {**stored.about, **about}))
+        write_mask(self.folder / path, StoredMask(mask, values, self.mask.head, {**self.mask.about, **about}))
+        return path
 
 
 def make_project(folder: Path, cell: Cell) -> Project:
@@ -59,11 +59,10 @@ def make_project(folder: Path, cell: Cell) -> Project:
     shutil.copyfile(ROOT / "params.yaml", folder / "params.yaml")
     write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
     region, before, after = cell.region, cell.pretrained(), cell.finetuned()
-    mask = movement_mask(before, after, region, SELECTED)
+    mask = replace(movement_mask(before, after, region, SELECTED), record={"method": "learned", "settings": {}})
     about = {"model": "pico", "fingerprint": fingerprint(region, before), "model_parameters": cell.anatomy.parameters}
-    about |= {"task": "toy", "seed": 13, "localizer": "learned"}
-    mask = replace(mask, record={"method": "learned", "settings": {}})
-    write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about | {"found": mask.record}))
+    about |= {"task": "toy", "seed": 13, "localizer": "learned", "found": mask.record}
+    write_mask(folder / MASK, StoredMask(mask, values_at(after, mask), head(cell), about))
     scores = {"finetuned": {"n": 200, "score": 0.9}, "grafted": {"n": 200, "score": 0.875, "retained": 0.972}}
     write(folder / "metrics/evaluate/13/toy.json", {"scores": {"toy": scores}})
     return Project(folder, cell)
@@ -85,8 +84,14 @@ def graft(*words: object) -> None:
     main([str(word) for word in words])
 
 
-def refused(capsys, *words: object, lines: int = 1) -> str:
-    """The lines with which a command refuses; nothing is written beside its target."""
+def as_patch(mask: Path, to: Path | str) -> Path | str:
+    """The patch that the pipeline makes of a mask; gives its place."""
+    patch_command.main([str(mask), "--to", str(to)])
+    return to
+
+
+def refused(capsys, *words: object) -> str:
+    """The line with which a command refuses; nothing is written beside its target."""
     capsys.readouterr()
     beside = Path(words[words.index("--to") + 1]).parent if "--to" in words else Path()
     before = sorted(beside.glob("*"))
@@ -94,11 +99,5 @@ def refused(capsys, *words: object, lines: int = 1) -> str:
         graft(*words)
     shown = capsys.readouterr()
     assert left.value.code == 2 and shown.out == "" and sorted(beside.glob("*")) == before
-    assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == lines, shown.err
+    assert shown.err.startswith(f"graft {words[0]}: ") and shown.err.count("\n") == 1, shown.err
     return shown.err.removeprefix(f"graft {words[0]}: ").strip()
-
-
-def parts_of(path: Path) -> tuple[StoredMask, PatchMetadata]:
-    """A patch, and how it is used."""
-    patch = read_patch(path)
-    return patch.stored, patch.use

@@ -12,8 +12,8 @@ from tests import imports
 from tests.imports import ROOT
 
 LIBRARY = Path("stages/skill_grafting")
-# the floors of the library, the lowest first; what stands beside them is at the bottom (io, errors, ...) or on top (api)
-FLOORS = ("grafting", "metrics", "localizers", "merging", "data", "models", "training", "patches")
+# the floors of the library, the lowest first; what stands beside them is on top (api, curves)
+FLOORS = ("support", "grafting", "localizers", "models", "modules", "checkpoints", "merging", "patches")
 Edges = set[tuple[Path, Path]]
 
 

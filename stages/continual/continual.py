@@ -7,7 +7,7 @@ import pandas as pd
 from stages.continual.settings import Settings
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.workflow.core.stage import stage
-from stages.workflow.records import Cell, Records, Row, exact, frame_of, grid, run_frame
+from stages.workflow.records import Cell, Records, Row, exact, grid, run_frame
 from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
 
@@ -38,11 +38,12 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
 
     def tested(cell: Cell, record: Row) -> Iterable[Row]:
         more = {"place": record["place"], "length": len(chosen[cell["order"]])}
-        return [{**row, **cell, **more} for row in record["rows"]]
+        return [{**row, **more} for row in record["rows"]]
 
-    accuracy = frame_of(records.rows(tested), ACCURACY)
-    kept = records.rows(lambda cell, found: [{**found, **found["kept_bytes"], "model": found["model_bytes"], **cell}])
-    memory = frame_of(kept, MEMORY)
+    def kept(_: Cell, record: Row) -> Iterable[Row]:
+        return [{**record, **record["kept_bytes"], "model": record["model_bytes"]}]
+
+    accuracy, memory = records.table(tested, ACCURACY), records.table(kept, MEMORY)
     return {"accuracy": accuracy, "measure": measures(accuracy), "memory": memory, "run": run_frame(params)}
 
 

@@ -42,8 +42,8 @@ import torch
 from torch import Tensor
 
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask, StoredMask
-from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask, read_mask_for
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors

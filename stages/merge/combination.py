@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting.grafting.apply import transplant
-from skill_grafting.grafting.mask import StoredMask
-from skill_grafting.grafting.mask_reading import read_mask_for
+from skill_grafting.grafting.mask_files import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
 from skill_grafting.merging.merge import (
     AVERAGE,

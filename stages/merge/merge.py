@@ -1,6 +1,7 @@
 """merge: the report on models of several tasks, by merging method."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,11 @@ from stages.merge.settings import MERGED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.core.stage import stage
 from stages.workflow.records import (
+    Cell,
     Records,
     Row,
     add_gain,
     exact,
-    frame_of,
     grid,
     left_out,
     require_files,
@@ -49,8 +50,7 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     cells = grid(method=params.combination.methods, group=params.merge.groups, seed=params.seeds)
     records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
     require_files("make merge", records)
-    rows = records.rows(lambda _, record: _rows(record))
-    frames = {name: frame_of((row for kind, row in rows if kind == name), COLUMNS[name]) for name in COLUMNS}
+    frames = {name: records.table(partial(_rows, name), COLUMNS[name]) for name in COLUMNS}
     # what all methods of a group and seed have in common is taken from the first
     for name, once in (("scores", ["group", "method", "seed", "task"]), ("collisions", ["group", "seed"])):
         frames[name] = frames[name].drop_duplicates(once, ignore_index=True)
@@ -60,25 +60,30 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     return frames | {"scores": add_gain(scores, ends, least), "run": run_frame(params).assign(least_gain=least)}
 
 
-def _rows(record: Row) -> Iterator[tuple[str, Row]]:
-    """(frame, row) of one record."""
-    cell = {name: record[name] for name in ("group", "method", "seed")}
+def _rows(frame: str, _: Cell, record: Row) -> Iterator[Row]:
+    """The rows that one record has in a frame."""
+    if frame == "scores":
+        yield from _scores(record)
+    elif frame == "dev":
+        yield from record.get("dev", [])
+    elif frame == "models":
+        sizes = {name: record[name] for name in ("bytes", "head_bytes", "kind")}
+        singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
+        yield {**sizes, "single_bytes": singles, "alpha": record.get("alpha", np.nan)}
+    elif "collisions" in record:
+        yield {"tasks": len(record["tasks"]), "graftable": record["graftable"], **record["collisions"]}
+
+
+def _scores(record: Row) -> Iterator[Row]:
+    """Those of the merged model, and of the single ones, which are methods too."""
     scores = {(row["task"], row["variant"]): row for row in record["rows"]}
     single = {task: scores[task, record["kind"]]["score"] for task in record["tasks"]}
     for (task, variant), row in scores.items():
         if variant == MERGED:
             own = row["score"] / single[task] if single[task] else np.nan
-            yield "scores", {**row, **cell, "single": single[task], "own": own}
+            yield {**row, "single": single[task], "own": own}
         elif variant in SINGLES:
-            yield "scores", {**row, **cell, "method": variant}
-    sizes = {name: record[name] for name in ("bytes", "head_bytes")}
-    singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
-    alpha = record.get("alpha", np.nan)
-    yield "models", {**cell, **sizes, "kind": record["kind"], "single_bytes": singles, "alpha": alpha}
-    yield from (("dev", {**cell, **point}) for point in record.get("dev", []))
-    if "collisions" in record:
-        shared = {"tasks": len(record["tasks"]), "graftable": record["graftable"]}
-        yield "collisions", {**cell, **shared, **record["collisions"]}
+            yield {**row, "method": variant}
 
 
 def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -54,10 +54,10 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     skill = Records("multitask", "skill", path, regions, "{paradigm}-{localizer}-{seed}")
     require_files("make multitask", level, reference, transfer, skill)
 
-    levels = frame_of(level.rows(partial(_level_rows, params)), LEVELS)
+    levels = level.table(partial(_level_rows, params), LEVELS)
     ends = levels.set_index(["paradigm", "seed", "task"])[["pretrained", "joint"]]
     sources = {*settings.tasks, *settings.groups, *params.transfer.unions}
-    gains = frame_of(transfer.rows(partial(_gain_rows, params, ends, sources)), GAINS)
+    gains = transfer.table(partial(_gain_rows, params, ends, sources), GAINS)
     return {
         "level": levels,
         "gain": gains.assign(gain=gains.gain.astype(float)),
@@ -77,7 +77,7 @@ def _level_rows(params: Settings, cell: Cell, record: Row) -> Iterator[Row]:
     alone = first_rows(read_predictions(file), params.multitask.test_max)
     single = accuracy(alone.logits[cell["task"]][FINETUNED], alone.labels[cell["task"]])
     scores = {"n": rows[FINETUNED]["n"], "pretrained": before, "single": single, "joint": after}
-    yield {**cell, **scores, "gained": gained(before, after, params.summary.least_gain)}
+    yield {**scores, "gained": gained(before, after, params.summary.least_gain)}
 
 
 def _gain_rows(params: Settings, ends: pd.DataFrame, sources: set[str], cell: Cell, record: Row) -> Iterator[Row]:
@@ -85,7 +85,6 @@ def _gain_rows(params: Settings, ends: pd.DataFrame, sources: set[str], cell: Ce
     before, after = ends.loc[(cell["paradigm"], cell["seed"], task)]
     for row in (row for row in record["rows"] if row["source"] in sources):
         yield {
-            **cell,
             **{name: row[name] for name in ("kind", "source", "n", "selected", "accuracy")},
             "sparsity": float(cell["sparsity"]),
             "target": task,

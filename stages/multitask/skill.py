@@ -1,6 +1,7 @@
 """skill: the region of every task in the joint model of one seed, by one localizer, at every size (paper, section 5.1)."""
 
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from stages.multitask.joint_model import JointCell, open_joint

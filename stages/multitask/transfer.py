@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.localizers.learned import Learned, MaskLogits, learn_mask
 from skill_grafting.localizers.localizer import LocalizerInput
 from stages.multitask.joint_model import JointCell, evaluation_of, open_joint

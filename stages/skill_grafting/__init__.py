@@ -10,16 +10,24 @@ from importlib import import_module
 
 # module -> its public names, which are imported on first access: putting a patch on a model needs only torch and transformers
 _MODULES = {
-    "api": ("fisher", "localize"),
+    "api": ("localize",),
+    "losses": ("fisher",),
     "curves": ("curve", "plot_curve"),
-    "support.errors": ("GraftError",),
+    "support.errors": (
+        "GraftError",
+        *("DataError", "MaskError", "ModelError", "ParamsError", "StorageError", "TrainingError"),
+    ),
     "grafting.mask": ("GraftMask",),
-    "grafting.mask_reading": ("load_mask",),
+    "grafting.mask_files": ("load_mask",),
+    "grafting.region": ("Region",),
+    "grafting.scores": ("mask_of",),
     "modules.grafts": ("graft", "grafted"),
     "localizers.registry": ("methods", "register"),
     "merging.merge": ("merge",),
     "calibration": ("calibration_error",),
     "checkpoints.pairs": ("read_pair",),
+    "patches.exact": ("diff",),
+    "patches.mixed": ("mixed",),
     "patches.patch": ("Patch",),
     "modules.masked": ("masked_optimizer",),
 }

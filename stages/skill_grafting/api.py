@@ -1,37 +1,36 @@
 """Skill grafting for any two torch modules of one architecture: `base`, and `tuned`, which was fine-tuned from it.
 
 Parameters are named as in `named_parameters()`; tied parameters appear once.  A mistake of the caller raises a GraftError.
+The overloads of `localize` and its options stand in __init__.pyi, where editors and type checkers look.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import cycle
-from typing import Any, overload
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, SupportsFloat
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from .grafting.differences import is_plain
 from .grafting.mask import GraftMask
-from .grafting.region import Parameters, Region, Tensors, named_weights
+from .grafting.region import Parameters, Region, Tensors
 from .grafting.select import NoNumberError
-from .localizers.localizer import (
-    NO_OBJECTIVE,
-    Budget,
-    Localizer,
-    Objective,
-    add_squared_gradient,
-    find_masks,
-    squares_of,
-)
-from .localizers.registry import Rank, as_localizer
-from .modules.comparing import copied
-from .modules.pairs import BaseOrPair, Pair, chosen
-from .modules.targets import require_plain
-from .support.errors import ModelError, ParamsError, one_number, require_takes
+from .localizers.localizer import NO_OBJECTIVE, Budget, Localizer, find_masks
+from .localizers.movement import squared_movement
+from .localizers.registry import Rank, as_localizer, kind_of
+from .losses import OwnLoss, require_list
+from .modules.pairs import BaseOrPair, Pair
+from .support.errors import ParamsError, require_takes
+from .support.formatting import small_percent
 
-Loss = Callable[..., Tensor]
+LOGGER = logging.getLogger("skill_grafting")
+# what moved outside of the region is told where nobody chose the region and it is this share of all squared movement
+TOLD = 0.01
 # why a setting of a method changes nothing where the caller's own loss and batches are taken
 BY_LOSS = "changes nothing here: the loss itself determines whose gradient is squared (see `fisher`)"
 WITHOUT_ROWS = {
@@ -44,46 +43,47 @@ WITHOUT_DEV = dict.fromkeys(
 )
 
 
-@overload
-def localize(
-    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: float | Budget, **options: Any
-) -> GraftMask: ...
-@overload
-def localize(
-    base: BaseOrPair, tuned: nn.Module | Tensors | None = None, *, sparsity: Sequence[Any], **options: Any
-) -> dict[Any, GraftMask]: ...
 def localize(
     base: BaseOrPair,
     tuned: nn.Module | Tensors | None = None,
     *,
-    sparsity: "float | Budget | Sequence[float]",
-    method: "str | Localizer | Rank" = "movement",
-    loss: Loss | None = None,
-    batches: Sequence[Any] | None = None,
-    dev: Callable[[nn.Module], float] | None = None,
+    sparsity: float | Iterable[float],
+    method: str | Localizer | Rank = "movement",
+    loss: Callable[..., Tensor] | None = None,
+    batches: Iterable[Any] | None = None,
+    dev: Callable[[Any], SupportsFloat] | None = None,
     parameters: Parameters = None,
     heads: Parameters = None,
     seed: int | np.random.Generator = 0,
     progress: bool | str = True,
     **settings: Any,
-) -> GraftMask | dict[Any, GraftMask]:
+) -> GraftMask | dict[float, GraftMask]:
     """Find the mask of floor(sparsity * size) parameters; a list of sizes gives a mask of each: {0.001: mask, ...}.
+
+        mask = sg.localize(base, tuned, sparsity=1e-4)
+        mask = sg.localize(base, tuned, sparsity=1e-4, method="learned", loss=loss, batches=batches, steps=50)
+        model = sg.graft(base, tuned, mask)
 
     base, tuned: two modules, or the values of a region of each by name.  The pair of two checkpoints (see `read_pair`) takes the place
     of both.  `method` is a name (see `methods`), and `settings` are the method's own, such as steps=50.
 
     The region, which is what may be selected, is all that moved except heads, tables of embeddings, output embeddings and poolers.
-    `parameters` says otherwise: "all", groups such as "layers", names or glob patterns of parameters or modules, or a function of the
-    name.  `heads` names heads beside the usual ones, in the same ways.
+    `parameters` says otherwise, whether it moved or not: "all" but heads, groups such as "layers", names or glob patterns of parameters
+    or modules, or a function of the name.  `heads` names heads beside the usual ones, in the same ways.
 
     Methods that look at more than weights need `loss(model)`, a scalar, or `loss(model, batch)` with a list of `batches`.  They see a
-    copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so each
-    batch should be one example.  `dev(model)` is a score to maximise: `learned` keeps the mask of its best step (the authors' rule),
+    copy of the base in eval mode, with the heads and buffers of `tuned`.  `fish` and `talos` square the gradient of each batch, so they
+    need batches of one example.  `dev(model)` is a score to maximise: `learned` keeps the mask of its best step (the authors' rule),
     and without it that of the last step; settings that need dev, such as eval_steps, are refused without it.
 
-    Equal seeds give equal masks.  `mask.record` says how a mask was found.  A mask is smaller than asked for if the method has no more
-    to select (bias) or ends earlier (threshold).
+    A mask holds `indices` (parameter -> flat indices of what is selected, int64), the `region` (names and shapes of what might have
+    been), and a `record` of how it was found: method, settings, losses by step, and what moved outside of the region (`left_out`).
+    Equal seeds give equal masks.  A mask is smaller than asked for if the method has no more to select (bias) or ends earlier (threshold).
+
+    Raises ParamsError for arguments that can't be, ModelError for models that don't fit each other or a loss that doesn't fit them,
+    MaskError for less than one parameter, and TrainingError if the loss diverges.  All of them are GraftErrors.
     """
+    _refuse_misspelt(method, settings)
     pair = Pair.of(base, tuned, heads)
     localizer = as_localizer(method, settings)
     needs_loss = loss is not None if localizer.needs_model is None else localizer.needs_model
@@ -91,14 +91,12 @@ def localize(
         _require_use(localizer, settings, loss, dev, batches)
     generator = _generator(seed)
     region = pair.region(parameters)
-    alone = (
-        isinstance(sparsity, str | Budget) or not isinstance(sparsity, Iterable) or getattr(sparsity, "ndim", 1) == 0
-    )
-    sparsity = sparsity if alone else [*sparsity]
-    if not alone and not sparsity:
+    alone = isinstance(sparsity, str) or not isinstance(sparsity, Iterable) or getattr(sparsity, "ndim", 1) == 0
+    sizes = [sparsity] if alone else [*sparsity]
+    if not sizes:
         raise ParamsError("sparsity: there are no sizes")
-    budgets = [Budget.of(region, size, "sparsity") for size in ([sparsity] if alone else sparsity)]
-    objective = _objective(pair, region, loss, batches, dev) if needs_loss else NO_OBJECTIVE
+    budgets = [Budget.of(region, size, "sparsity") for size in sizes]
+    objective = OwnLoss.of(pair, region, loss, batches, dev).objective() if needs_loss else NO_OBJECTIVE
     if not localizer.refuses_infinite:
         pair.require_finite(region.shapes)
     title = progress if isinstance(progress, str) else localizer.name if progress else ""
@@ -107,41 +105,39 @@ def localize(
     except NoNumberError:
         pair.require_finite(region.shapes)
         raise
-    if heads:
-        named = {"heads": sorted(pair.heads)}
-        masks = [replace(mask, record={**named, **mask.record}) for mask in masks]
-    return masks[0] if alone else dict(zip(sparsity, masks, strict=True))
+    about = {"heads": sorted(pair.heads)} if heads else {}
+    about |= _left_out(pair, region, parameters is None)
+    masks = [replace(mask, record={**about, **mask.record}) for mask in masks]
+    return masks[0] if alone else dict(zip(sizes, masks, strict=True))
 
 
-def fisher(
-    model: nn.Module, loss_per_example: Loss, examples: Iterable[Any], parameters: Parameters = None
-) -> dict[str, Tensor]:
-    """The diagonal of the Fisher information: squared gradients of each example's own loss, summed over the examples.
+def _left_out(pair: Pair, region: Region, told: bool) -> dict[str, Any]:
+    """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
+    inside = {*region.shapes} | pair.heads
+    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
+    if not outside:
+        return {}
+    squares = squared_movement(pair.compared, pair.after, [*region.shapes, *outside])
+    squares = {name: square if math.isfinite(square) else 0.0 for name, square in squares.items()}
+    share, most = (
+        sum(squares[name] for name in outside) / (sum(squares.values()) or 1),
+        max(outside, key=squares.__getitem__),
+    )
+    LOGGER.log(
+        logging.WARNING if told and share >= TOLD else logging.INFO,
+        "%s of the squared movement is outside of the region, most of it in %s, and in no graft; parameters='all' takes it in",
+        small_percent(share), most,
+    )  # fmt: skip
+    return {"left_out": {"share": share, "tensors": len(outside), "most": most}}
 
-    `loss_per_example(model, example)` gives -log p(label) for the empirical Fisher information (FISH, surgical fine-tuning).  It may also
-    give several losses, whose squared gradients are added: -log p(c) * sqrt(p(c)) for all classes c, with the root detached, is the
-    expectation over the model's own labels (TaLoS).  The result has a tensor of the parameter's shape for each name that is chosen
-    by `parameters` and requires gradients.  The model stays in the mode that it is in.
-    """
-    for name, weight in (known := named_weights(model)).items():
-        require_plain(name, weight)
-    require_takes(loss_per_example, "loss_per_example", "model", "example")
-    _require_list(examples, "examples")
-    with torch.inference_mode(False), torch.enable_grad():
-        if any(weight.is_inference() for weight in model.parameters()):
-            model = copied(model)  # such tensors take no gradient
-            known = named_weights(model)
-        weights = {name: known[name] for name in chosen([*known], parameters) if known[name].requires_grad}
-        if not weights:
-            raise ModelError("parameters: none of those chosen requires gradients")
-        totals, seen = {name: squares_of(weight) for name, weight in weights.items()}, False
-        for example in examples:
-            seen = True
-            for loss in _differentiable(loss_per_example(model, example)).reshape(-1):
-                add_squared_gradient(loss, weights, totals)
-    if not seen:
-        raise ParamsError("examples: there are none; an iterator can be used only once, so pass a list")
-    return totals
+
+def _refuse_misspelt(method: object, settings: Mapping[str, Any]) -> None:
+    """Raise ParamsError for what is no setting of the method and reads like an argument of `localize`."""
+    known = [*kind_of(method).model_fields] if isinstance(method, str) else []
+    own = [*signature(localize).parameters][:-1]
+    for name in settings.keys() - {*known}:
+        if (near := get_close_matches(name, [*known, *own], n=1)) and near[0] in own:
+            raise ParamsError(f"{name}: unknown argument (did you mean {near[0]!r}?)")
 
 
 def _generator(seed: object) -> np.random.Generator:
@@ -159,99 +155,10 @@ def _require_use(localizer: Localizer, settings: dict[str, Any], loss: object, d
         hint = "pass loss=, a function of the model; movement needs none"
         given = "" if loss is None else f", and {type(loss).__name__} is none: a function such as lambda model: ..."
         raise ParamsError(f"loss: {localizer.name} takes gradients{given}; {hint}")
+    if localizer.of_examples and batches is None:
+        hint = "pass batches=, a list of single examples, and loss(model, batch)"
+        raise ParamsError(f"batches: {localizer.name} squares the gradient of each example, not of all at once; {hint}")
     require_takes(loss, "loss", *(("model",) if batches is None else ("model", "batch")))
-    _require_list(batches if batches is not None else [], "batches")
+    require_list(batches if batches is not None else [], "batches")
     if dev is not None:
         require_takes(dev, "dev", "model")
-
-
-def _require_list(values: object, setting: str) -> None:
-    if isinstance(values, Mapping | str) or not isinstance(values, Iterable):
-        raise ParamsError(f"{setting}: should be a list, not a {type(values).__name__}; [one] is a list of one")
-
-
-def _objective(
-    pair: Pair,
-    region: Region,
-    loss: Loss,
-    batches: Sequence[Any] | None,
-    dev: Callable[[nn.Module], float] | None,
-) -> Objective:
-    """The caller's own loss, of a copy of the base with the heads and buffers of the tuned model."""
-    parts = [()] if batches is None else [(batch,) for batch in batches]
-    if not parts:
-        raise ParamsError("batches: there are none; an iterator can be used only once, so pass a list")
-    if pair.model is None:
-        raise ParamsError("base and tuned: a loss is of modules, and these are tensors by name; pass the two modules")
-    with torch.inference_mode(False):
-        model = pair.live().eval()
-    weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
-    if narrow := [name for name, one in weights.items() if one.dtype not in (torch.float32, torch.float64)]:
-        hint = "pass base.float() and tuned.float(), or " if weights[narrow[0]].is_floating_point() else ""
-        problem = f"gradients are taken in float32, and {narrow[0]} is {weights[narrow[0]].dtype}"
-        raise ModelError(f"{problem}: {hint}choose others by parameters=")
-    if strange := [name for name in weights if not (is_plain(pair.before[name]) and is_plain(pair.after[name]))]:
-        problem = (
-            f"a method that takes gradients blends the two models, and {strange[0]} has infinite values or no numbers"
-        )
-        raise ModelError(f"{problem}: choose others by parameters=")
-    for weight in model.parameters():
-        weight.requires_grad_(any(weight is one for one in weights.values()))
-    seen: list[Tensor] = []
-
-    @torch.enable_grad()
-    def gradient(of: list[tuple]) -> Tensor:
-        for weight in weights.values():
-            weight.grad = torch.zeros_like(weight)
-        total = torch.zeros(())
-        for part in of:
-            value = _differentiable(loss(model, *part))
-            if value.numel() != 1:
-                raise ParamsError(f"loss: should give one number, not a tensor of {[*value.shape]}; take its mean")
-            value = value.reshape(()) / len(of)
-            value.backward()
-            total = total + value.detach()
-        if not seen:  # looked at once, as it waits for the device
-            seen.append(total)
-            _require_gradient({name: weight.grad for name, weight in weights.items()}, total)
-        return total
-
-    def batch_gradients(_size: int) -> Callable[..., Tensor]:
-        turns = cycle(parts)
-        return lambda: gradient([next(turns)])
-
-    def squares(count: int, *_: Any) -> Tensors:
-        found = fisher(model, lambda _, part: loss(model, *part), parts[:count])
-        _require_gradient(found)
-        return found
-
-    @torch.no_grad()
-    def score() -> dict[str, float]:
-        value = one_number(dev(model), "dev")
-        if value != value:
-            raise ParamsError("dev: should give a number to maximise, not nan")
-        return {"score": value}
-
-    @torch.no_grad()
-    def whole_loss() -> float:
-        return sum(one_number(loss(model, *part), "loss") for part in parts) / len(parts)
-
-    measures = {"scores": dev and score, "loss": whole_loss}
-    return Objective(weights, batch_gradients, lambda: gradient(parts), squares, **measures, module=model)
-
-
-def _differentiable(value: object) -> Tensor:
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        what = "a tensor without a gradient" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ParamsError(
-            f"loss: should give a tensor that depends on the parameters of the model it is given, not {what}"
-        )
-    return value
-
-
-def _require_gradient(gradients: Tensors, loss: Tensor | None = None) -> None:
-    values = [*gradients.values(), *([] if loss is None else [loss])]
-    if not all(bool(torch.isfinite(one).all()) for one in values):
-        raise ModelError("loss: it or its gradient is infinite or no number for the model at the start; check the data")
-    if not any(bool(one.any()) for one in gradients.values()):
-        raise ModelError("loss: its gradient is 0 everywhere in the region; it has to be of the model that it is given")

@@ -1,11 +1,16 @@
 """Reliability: how often predictions are right, by how sure they are (equation 6)."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .support.errors import DataError, ParamsError, one_line
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -70,7 +75,13 @@ def confidence_histogram(logits: np.ndarray, bins: int) -> np.ndarray:
 
 
 def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
-    """The expected calibration error (equation 6), from 0 to 1, of logits of shape (n, classes) on labels of shape (n,) from 0 to classes - 1."""
+    """The expected calibration error (equation 6), from 0 to 1, by so many bins of equal width.
+
+        error = sg.calibration_error(model(inputs).logits, labels)
+
+    logits: tensors or rows of numbers, shape (n, classes); labels: shape (n,), whole numbers from 0 to classes - 1.
+    Raises DataError for what isn't that, probabilities in place of logits among it, and ParamsError for no bins.
+    """
     import torch  # whose tensors are taken, too
 
     try:
@@ -82,9 +93,10 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
         ) from None
     if logits.ndim != 2 or not logits.numel() or labels.shape != logits.shape[:1]:
         raise DataError(f"logits should be (n, classes) and labels (n,), not {[*logits.shape]} and {[*labels.shape]}")
-    if not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
+    whole = not labels.is_complex() and bool((labels == labels.long()).all())
+    if not whole or not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
         raise DataError(
-            f"labels: should be within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
+            f"labels: should be whole numbers within 0..{logits.shape[1] - 1}, one for each row; leave out rows without one"
         )
     wide = logits.double()
     if not bool(wide.isfinite().any(1).all()) or bool((wide.isnan() | (wide == torch.inf)).any()):

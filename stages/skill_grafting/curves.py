@@ -1,9 +1,12 @@
 """Curves: how well grafts of several sizes do, as a table and a figure."""
 
+from __future__ import annotations
+
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from torch import nn
 
@@ -14,22 +17,29 @@ from .support.errors import ParamsError, one_number, require_takes
 from .support.formatting import display_name, small_percent
 from .support.writing import replacing
 
+LOGGER = logging.getLogger("skill_grafting")
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
 # the rows of a curve: `whole_region` is the graft of everything that may be grafted
 PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION = "pretrained", "finetuned", "grafted", "whole_region"
+# the share of what fine-tuning gained from which on it is told that the whole region lacks it
+MUCH = 0.1
 ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 
 def curve(
-    base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[nn.Module], float]
-) -> "DataFrame":
+    base: nn.Module, tuned: nn.Module, masks: Mapping[float, GraftMask], score: Callable[[Any], SupportsFloat]
+) -> DataFrame:
     """Score the graft of each mask, the graft of the whole region, and both models by `score(model)`.
 
+        table = sg.curve(base, tuned, sg.localize(base, tuned, sparsity=[1e-4, 1e-3]), score)
+
     The table has the columns model (pretrained, finetuned, grafted, whole_region), sparsity, selected and score.  If the graft of the
-    whole region scores lower than the fine-tuned model, something outside of the region matters.  Both models are left as they were.
+    whole region scores lower than the fine-tuned model, something outside of the region matters, and a warning says so.  Both models
+    are left as they were.  Raises ParamsError for arguments that can't be, ModelError if the masks are of other models.
     """
     import pandas as pd
 
@@ -53,16 +63,33 @@ def curve(
     for name, sparsity, mask in grafts:
         with grafted(base, tuned, mask):
             rows.append((name, sparsity, mask.selected, of(base)))
+    _warn_of_outside({row[0]: row[-1] for row in rows}, first.record.get("left_out"))
     table = pd.DataFrame(rows, columns=["model", "sparsity", "selected", "score"])
     return table.astype({"selected": "Int64", "score": float})
 
 
-def plot_curve(table: "DataFrame", axes: "Axes | None" = None, label: str = "score") -> "Axes":
+def _warn_of_outside(scores: Mapping[str, float], left_out: Mapping[str, Any] | None) -> None:
+    """Say so if the graft of the whole region lacks much of what fine-tuning gained."""
+    lacks, gained = scores[FINETUNED] - scores[WHOLE_REGION], scores[FINETUNED] - scores[PRETRAINED]
+    if lacks > MUCH * gained > 0:
+        moved = f", as {small_percent(left_out['share'])} of the squared movement is, most in {left_out['most']}"
+        LOGGER.warning(
+            "the whole region scores %.4g and the fine-tuned model %.4g: what matters is outside of it%s; "
+            "localize with parameters='all', or name a head by heads=",
+            scores[WHOLE_REGION], scores[FINETUNED], moved if left_out else "",
+        )  # fmt: skip
+
+
+def plot_curve(table: DataFrame, axes: Axes | None = None, label: str = "score") -> Axes:
     """Draw the table of `curve`: scores of grafts by size, and the other models as horizontal lines.
 
     If the table has a column `se` of standard errors, bars show 95 % confidence intervals (1.96 standard errors).  The title names the
-    best graft.
+    best graft.  Raises ParamsError for anything but such a table.
     """
+    if lacking := [name for name in ("model", "sparsity", "score") if name not in getattr(table, "columns", ())]:
+        raise ParamsError(
+            f"table: should be what curve(base, tuned, masks, score) gives, not a {type(table).__name__} without {lacking[0]}"
+        )
     if axes is None:
         from matplotlib.figure import Figure
 
@@ -83,7 +110,7 @@ def plot_curve(table: "DataFrame", axes: "Axes | None" = None, label: str = "sco
     return axes
 
 
-def save_figure(axes: "Axes", path: Path, note: str) -> None:
+def save_figure(axes: Axes, path: Path, note: str) -> None:
     """Write the figure of these axes as a PNG whose bytes follow from its content, with a note below its title."""
     axes.set_title(f"{axes.get_title()}\n{note}", fontsize="small", parse_math=False)
     with replacing(path) as partial:

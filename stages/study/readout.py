@@ -6,7 +6,7 @@ from typing import Any
 
 from skill_grafting.grafting.apply import graft
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.grafting.readout import GRAFT, PRUNE, RESET, RETRAIN, prune, reset
 from skill_grafting.support.progress import progress
 from stages.study.settings import Settings

@@ -9,7 +9,7 @@ import pandas as pd
 
 from skill_grafting.grafting.composition import BIAS as BIASES
 from skill_grafting.grafting.composition import FIRST, KINDS, LAYER_NORM, OUTSIDE, VALUE, composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.support.formatting import counted, small_percent
 from stages.study import bound
 from stages.study.settings import Settings
@@ -106,7 +106,7 @@ def collect(params: Settings) -> Frames:
     records = {stage: _files(stage, f"metrics/{stage}", "json", cells[stage]) for stage in AXES}
     masks = _files("sweep", "masks/sweep", "safetensors", cells["sweep"])
     require_files("make study", *records.values(), masks)
-    tidy = {stage: _typed(frame_of(found.rows(_rows), TEXTS, more=True)) for stage, found in records.items()}
+    tidy = {stage: _typed(found.table(_rows, TEXTS, more=True)) for stage, found in records.items()}
     frames = with_gains(tidy, least, params.model.mode)
     about_masks = {
         "composition": _composition(masks),
@@ -139,7 +139,7 @@ def _rows(cell: Cell, record: Row) -> Iterator[Row]:
     for row in record["rows"]:
         task = cell["task"]
         where = {task: "id", f"{task}:train": "train"}.get(row["test_set"], "ood")
-        yield {**sizes, **row, **cell, "where": where}
+        yield {**sizes, **row, "where": where}
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from skill_grafting.grafting.apply import graft
-from skill_grafting.grafting.mask import StoredMask, write_mask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation
 from stages.text.scores.variants import GRAFTED

@@ -3,7 +3,7 @@
 from functools import partial
 from itertools import product
 
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.grafting.readout import wise_ft, wise_graft
 from stages.study.settings import Settings
 from stages.text.models.evaluation import Evaluation

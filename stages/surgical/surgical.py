@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.grafting.composition import composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.support.formatting import percent
 from stages.surgical.rankings import (  # fmt: skip
     CELL,
@@ -49,8 +49,8 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     followed = Records("surgical", "robustness", "metrics/robustness/{seed}/{task}.json", trained)
     masks = Records("", "mask", "masks/learned/{seed}/{task}.safetensors", scored, "{task}-{seed}")
     require_files("make surgical", fims, operations, followed, masks)
-    surgery = frame_of(operations.rows(_runs), SURGERY)
-    fim, steps = frame_of(fims.rows(_layers), FIM), frame_of(followed.rows(_layers), STEPS)
+    surgery = operations.table(_runs, SURGERY)
+    fim, steps = fims.table(_layers, FIM), followed.table(_layers, STEPS)
     regions = frame_of((row for cell in scored for row in _regions(cell, masks.file(cell))), REGIONS)
     score = {name: getattr(params.surgery.score, name) for name in WAY}
     return {
@@ -65,17 +65,17 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     }
 
 
-def _layers(cell: Cell, record: Row) -> Iterator[Row]:
+def _layers(_: Cell, record: Row) -> Iterator[Row]:
     """A row for each layer, of which every list of a part has an item."""
     for part in record["rows"]:
         lists = {name: part[name] for name in ("scores", "moved", "start") if name in part}
         for layer, values in enumerate(zip(*lists.values(), strict=True), start=1):
-            yield {**part, **cell, "layer": layer, "score": values[0], **dict(zip(lists, values, strict=True))}
+            yield {**part, "layer": layer, "score": values[0], **dict(zip(lists, values, strict=True))}
 
 
 def _runs(cell: Cell, record: Row) -> list[Row]:
     kind, size = parse(cell["selection"])
-    more = {**cell, "kind": kind, "size": size, "model_parameters": record["model_parameters"]}
+    more = {"kind": kind, "size": size, "model_parameters": record["model_parameters"]}
     return [{**row, **more} for row in record["rows"]]
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.composition import ATTENTION_OUTPUT, FUSED, KEY, QUERY, VALUE, kind_of
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.localizers.localizer import Budget
 from skill_grafting.support.errors import MaskError

@@ -7,7 +7,7 @@ from itertools import combinations
 import pandas as pd
 
 from skill_grafting.grafting.composition import KEY, KINDS, QUERY, composition
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.merging.merge import normalised
 from stages.talos.settings import Settings
 from stages.text.scores.gain import relative_gain
@@ -55,36 +55,27 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     require_files("make talos", edited, scored, added, crossed)
     chosen = grid(seed=seeds, method=[name for name in params.edit.methods if name not in WHOLE], task=tasks)
     masks = Records("talos", "edit", "masks/edit/{method}/{seed}/{task}.safetensors", chosen)
-    sums = added.rows(partial(_added_rows, least))
-    rows = {
-        "addition": sums,
-        "negation": added.rows(_negated_rows),
-        "curve": (
-            {**row, "alpha": alpha, "normalised": value}
-            for row in sums
-            if row["task"] == tasks[0]  # one alpha for all tasks
-            for alpha, value in row["curve"]
+    records = {
+        "addition": (added, partial(_added_rows, least)),
+        "negation": (added, _negated_rows),
+        "curve": (added, partial(_curve_rows, tasks)),
+        "localization": (edited, lambda _, record: ({**row, "trained_on": row["variant"]} for row in _ratios(record))),
+        "cost": (
+            edited,
+            lambda _, record: [{name: record[name] for name in ("selected", "graftable")} | record["cost"]],
         ),
-        "localization": edited.rows(
-            lambda cell, record: ({**row, **cell, "trained_on": row["variant"]} for row in _ratios(record))
-        ),
-        "cost": edited.rows(
-            lambda cell, record: [{name: record[name] for name in ("selected", "graftable")} | record["cost"] | cell]
-        ),
-        "disentangle": crossed.rows(
-            lambda cell, record: ({**row, **cell, "n": min(record["n"])} for row in record["rows"])
-        ),
-        "pruned": scored.rows(_pruned_rows),
-        "overlap": scored.rows(lambda cell, record: [{"variant": "single_round", **record["single_round"], **cell}]),
-        "tensors": _places(masks),
-        "task_iou": (
-            {**one, "first": one["task"], "second": other["task"], **found}
-            for one, other, found in compared(masks, ["task"], combinations, overlap)
-        ),
+        "disentangle": (crossed, lambda _, record: ({**row, "n": min(record["n"])} for row in record["rows"])),
+        "pruned": (scored, _pruned_rows),
+        "overlap": (scored, lambda _, record: [{"variant": "single_round", **record["single_round"]}]),
     }
-    frames = {name: frame_of(rows[name], columns, more=name == "cost") for name, columns in COLUMNS.items()}
-    frames["tensors"]["layer"] = pd.to_numeric(frames["tensors"].layer) + 1  # displayed
-    return frames | {"run": run_frame(params)}
+    frames = {name: of.table(make, COLUMNS[name], more=name == "cost") for name, (of, make) in records.items()}
+    iou = (
+        {**one, "first": one["task"], "second": other["task"], **found}
+        for one, other, found in compared(masks, ["task"], combinations, overlap)
+    )
+    places = frame_of(_places(masks), COLUMNS["tensors"])
+    frames["tensors"] = places.assign(layer=pd.to_numeric(places.layer) + 1)  # displayed
+    return frames | {"task_iou": frame_of(iou, COLUMNS["task_iou"]), "run": run_frame(params)}
 
 
 def _ratios(record: Row) -> Iterator[Row]:
@@ -95,23 +86,30 @@ def _ratios(record: Row) -> Iterator[Row]:
             yield {**row, "pretrained": start, "ratio": normalised(row["accuracy"], start)}
 
 
-def _pruned_rows(cell: Cell, record: Row) -> Iterator[Row]:
+def _pruned_rows(_: Cell, record: Row) -> Iterator[Row]:
     for row in _ratios(record):
         kind, _, scored_on = row["variant"].partition("_")
-        yield {**row, **cell, "pruned": record["pruned"], "kind": kind, "scored_on": scored_on}
+        yield {**row, "pruned": record["pruned"], "kind": kind, "scored_on": scored_on}
 
 
 def _added_rows(least: float, cell: Cell, record: Row) -> Iterator[Row]:
     """The sum of the method's vectors, and what else was merged of them, each a method."""
     for merger, part in record["added"].items():
         gain = relative_gain(part["accuracy"], record["pretrained"], record["full"], least)
-        yield {**record, **part, **cell, "method": cell["method"] if merger == "sum" else merger, "gain": gain}
+        yield {**record, **part, "method": cell["method"] if merger == "sum" else merger, "gain": gain}
 
 
-def _negated_rows(cell: Cell, record: Row) -> list[Row]:
+def _curve_rows(tasks: list[str], cell: Cell, record: Row) -> Iterator[Row]:
+    """The scores on dev by alpha, which is one for all tasks."""
+    for merger, part in record["added"].items() if cell["task"] == tasks[0] else ():
+        for alpha, value in {**record, **part}["curve"]:
+            yield {"method": cell["method"] if merger == "sum" else merger, "alpha": alpha, "normalised": value}
+
+
+def _negated_rows(_: Cell, record: Row) -> list[Row]:
     part = record["negated"]
     kept = normalised(part["control_accuracy"], part["control_zero_shot"])
-    return [{**record, **part, **cell, "control_kept": kept}]
+    return [{**record, **part, "control_kept": kept}]
 
 
 def _places(masks: Records) -> Iterator[Row]:

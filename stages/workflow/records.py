@@ -1,4 +1,4 @@
-"""The records of stages: their files, whether they exist, and their rows as tidy frames.
+"""The records of stages as tidy frames, in two steps: name the files (Records), then say what rows a record has (`table`).
 
 A report reads the cells that params.yaml names.  Files of others, left by an earlier run, are not looked
 at, and one that is missing stops the report rather than vanish from an average.
@@ -70,16 +70,21 @@ class Records:
         where = f"stages/{self.pipeline}/dvc.yaml:" if self.pipeline else ""
         return f"`dvc repro {where}{self.stage}@{item}` makes it"
 
-    def rows(self, make: Callable[[Cell, Row], Iterable[Row]]) -> list[Row]:
-        """All rows that `make` yields for each cell and its record, end to end; what is missing or no whole record is a DataError."""
+    def table(
+        self, make: Callable[[Cell, Row], Iterable[Row]], columns: Sequence[str], more: bool = False
+    ) -> pd.DataFrame:
+        """A frame with these columns of all rows that `make` yields for each cell and its record; see frame_of.
+
+        A row has the axes of its cell, too.  What is missing or no whole record is a DataError.
+        """
         found: list[Row] = []
         for cell in self.cells:
             record = self._read(cell)
             try:
-                found += make(cell, record)
+                found += [{**cell, **row} for row in make(cell, record)]
             except (KeyError, TypeError) as error:
                 raise self._no_record(cell, f": {error!r}") from None
-        return found
+        return frame_of(found, columns, more)
 
     def _read(self, cell: Cell) -> Row:
         path = self.file(cell)
@@ -114,7 +119,7 @@ def compared(
     measure: Callable[[Any, Any], Row],
 ) -> Iterator[tuple[Cell, Cell, Row]]:
     """Any two cells that differ in these axes alone, with what is measured of their masks."""
-    from skill_grafting.grafting.mask_reading import read_mask  # imports torch
+    from skill_grafting.grafting.mask_files import read_mask  # imports torch
 
     groups: dict[tuple, list[Cell]] = {}
     for cell in masks.cells:

@@ -1,7 +1,6 @@
-"""One library behind three doors: the same patch, byte for byte, from Python, from the command and from the pipeline."""
+"""One library behind every door: the same patch, byte for byte, from Python, from folders and from the command."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,12 +8,9 @@ import transformers as t
 from safetensors.torch import load_file
 
 import skill_grafting as sg
-from skill_grafting.grafting.mask import StoredMask, write_mask
-from skill_grafting.models.loading import class_name
-from skill_grafting.patches.patch_file import PATCH, read_patch
-from stages.workflow.cells.cells import GraftCell
-from tests.graft_project import MASK, graft, make_project
-from tests.pico import TOY, same, save_with_words, small_config
+from skill_grafting.patches.patch_file import PATCH
+from tests.graft_project import graft
+from tests.pico import same, save_with_words, small_config
 
 ENDS = {f"{end}_{what}": size for end in ("encoder", "decoder") for what, size in {"layers": 1, "attention_heads": 2, "ffn_dim": 64}.items()}
 SIDES = {f"max_{side}_position_embeddings": 64 for side in ("encoder", "decoder")}
@@ -50,11 +46,10 @@ def test_python_and_the_command_make_one_patch(kind, region, tmp_path):
     moved(load(base)).save_pretrained(tuned)
     options = ["--region", region] if region else []
     graft("localize", "--base", base, "--finetuned", tuned, "--to", tmp_path / "command", "--sparsity", 0.02, *options)
-    use = read_patch(tmp_path / "command").use
 
     def found(*sides: object) -> bytes:
         mask = sg.localize(*sides, sparsity=0.02, parameters=region)
-        patch = sg.Patch.of(*sides, mask=mask, title="tuned", max_length=use.max_length)
+        patch = sg.Patch.of(*sides, mask=mask, title="tuned")
         patch.save_pretrained(tmp_path / "python")
         return (tmp_path / "python" / PATCH).read_bytes()
 
@@ -112,27 +107,3 @@ def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
     assert not same(dict(sg.merge(base, {"a": tasks["a"]}, how).named_parameters()), wanted), "control"
     with pytest.raises(sg.GraftError, match="the patch was made for base .*, not for this Bert"):
         sg.merge(tuned["a"], tasks, how)
-
-
-@pytest.mark.parametrize("mode", ["standard", "prompt", "autoregressive"])
-def test_the_pipeline_makes_the_patch_of_python(mode, make_cell, tmp_path, monkeypatch):
-    cell = make_cell(mode)
-    project = make_project(tmp_path / "project", cell)
-    monkeypatch.chdir(project.folder)
-    opened = GraftCell.of(cell.load(), 13, ["layers"], cell.pretrained_folder)
-    mask = sg.localize(opened.pretrained, opened.finetuned, sparsity=0.02)  # as the stage `mask` does
-    header = {**project.mask.about, "found": mask.record}
-    write_mask(project.folder / MASK, StoredMask(mask, opened.values_at(mask), opened.head, header))
-    graft("export", MASK, "--to", tmp_path / "pipeline")
-    kind = getattr(t, class_name(cell.load().model.config.model_type, mode))
-    labels = {"id2label": dict(enumerate(TOY.labels))} if mode == "standard" else {}
-    base, tuned = (kind.from_pretrained(place, **labels) for place in (cell.pretrained_folder, cell.finetuned_folder))
-    again = sg.localize(base, tuned, sparsity=0.02, parameters="layers")
-    use = read_patch(tmp_path / "pipeline").use
-    patch = sg.Patch.of(
-        base, tuned, again, title=TOY.title, labels=TOY.labels, prompt=TOY.prompt_for(mode), max_length=use.max_length,
-        heads=[*opened.head] or None, name=use.base, source=use.source, revision=use.revision,
-    )  # fmt: skip
-    patch.save_pretrained(tmp_path / "python")
-    assert (tmp_path / "python" / PATCH).read_bytes() == (tmp_path / "pipeline" / PATCH).read_bytes()
-    assert again == mask and again != replace(mask, indices={}), "control"

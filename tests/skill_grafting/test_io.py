@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.grafting.mask_header import Header
-from skill_grafting.grafting.mask_reading import load_mask, read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import Header, StoredMask, load_mask, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.support.errors import DataError, ModelError, StorageError
 from skill_grafting.support.io import read_json, read_rows, require, write_json, write_rows, write_text
@@ -99,6 +98,32 @@ def test_a_mask_is_read_from_one_file_though_another_takes_its_place_meanwhile(t
             patched.setattr(Header, "model_validate", lambda about: write_mask(path, other))
             assert read().equals(masks[0])
         assert read().equals(masks[1]), "the control"
+
+
+def read_only(path: Path) -> None:
+    path.write_text("kept")
+    path.chmod(0o444)
+
+
+def link(path: Path) -> None:
+    path.with_name("other").write_text("kept")
+    path.symlink_to(path.with_name("other"))
+
+
+@pytest.mark.parametrize(("make", "what"), [
+    (os.mkfifo, "no regular file"), (link, "a link"), (lambda path: path.symlink_to("/dev/null"), "a link"), (read_only, "read-only"),
+    (Path.mkdir, "a folder"),
+])  # fmt: skip
+def test_only_regular_files_and_nothing_are_replaced(tmp_path, make, what):
+    mask, place = GraftMask.full(Region({"a": (2,)})), tmp_path / "place"
+    make(place)
+    before = place.lstat()
+    for write in (lambda: mask.save(place), lambda: write_text(place, "x"), lambda: write_json(place, 1)):
+        with pytest.raises(StorageError, match=f"place: is {what}"):
+            write()
+    assert place.lstat() == before and [*tmp_path.glob("*.partial")] == []
+    mask.save(tmp_path / "control")
+    mask.save(tmp_path / "control")
 
 
 def only_old_is_left(folder) -> bool:

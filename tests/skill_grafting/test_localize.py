@@ -14,28 +14,25 @@ from torch import Tensor
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    BertLMHeadModel,
     XLMRobertaConfig,
 )
 
-from skill_grafting import api, read_pair
+import skill_grafting as sg
+from skill_grafting import read_pair
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.movement import movement
-from skill_grafting.localizers.registry import NAMES, localizer_of
+from skill_grafting.patches.__main__ import METHODS
 from skill_grafting.patches.card import render
 from skill_grafting.patches.patch import Patch
-from skill_grafting.patches.patch_file import PATCH
+from skill_grafting.patches.patch_file import PATCH, read_patch
 from skill_grafting.support.errors import GraftError
 from skill_grafting.support.io import write_text
-from stages.text.models.label_model import LabelModel
-from stages.text.models.objective import draws
-from tests.graft_project import graft, parts_of
+from tests.graft_project import graft
 from tests.graft_project import refused as graft_refused
-from tests.pico import TOY, bert_config, edit_tensors, save_with_words, set_config, toy_rows
+from tests.pico import edit_tensors, save_with_words, set_config
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 LABELS = {"0": "negative", "1": "positive"}
-WITHOUT_ROWS = [name for name in NAMES if not localizer_of(name).needs_model]
 WORDS = "bert.embeddings.word_embeddings.weight"
 BIAS = "bert.encoder.layer.1.output.dense.bias"
 
@@ -64,10 +61,9 @@ def localize(base: Path | str, tuned: Path | str, to: Path, options: str = "") -
     graft("localize", "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options))
 
 
-def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str = "", lines: int = 1) -> str:
-    """The lines with which it refuses; nothing is written."""
-    words = "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options)
-    return graft_refused(capsys, "localize", *words, lines=lines)
+def refused(capsys, base: Path | str, tuned: Path | str, to: Path, options: str = "") -> str:
+    """The line with which it refuses; nothing is written."""
+    return graft_refused(capsys, "localize", "--base", base, "--finetuned", tuned, "--to", to, *shlex.split(options))
 
 
 def in_type(folder: Path, dtype: torch.dtype) -> None:
@@ -99,9 +95,6 @@ def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
     return scope["weights"]
 
 
-# --- Without rows -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sparsity", [0.01, 1])
 @pytest.mark.parametrize(("dtype", "sharded"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, True)])
 def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded, sparsity):
@@ -112,7 +105,7 @@ def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, t
         for folder in pair:
             in_shards(folder)
     localize(*pair, tmp_path / "patch", f"--sparsity {sparsity}")
-    stored, use = parts_of(tmp_path / "patch" / PATCH)
+    stored, use = (found := read_patch(tmp_path / "patch")).stored, found.use
     region = stored.mask.region
     wide = [{name: values[name].float() for name in region.shapes} for values in (before, after)]
     assert stored.mask.equals(top_k(region, movement(*wide, region), region.budget(sparsity)))
@@ -128,17 +121,25 @@ def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, t
     assert any(not torch.equal(before[name], after[name]) for name in region.shapes), "control"
 
 
-@pytest.mark.parametrize("name", WITHOUT_ROWS)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, name):
     localize(pico_bert, tuned, tmp_path / "patch", f"--sparsity 0.05 --localizer {name} --region layers embeddings")
-    mask = parts_of(tmp_path / "patch" / PATCH)[0].mask
-    tensors = [load_file(folder / WEIGHTS) for folder in (pico_bert, tuned)]
-    before, after = ({name: values[name] for name in mask.region.shapes} for values in tensors)
-    def found(method: str) -> api.GraftMask:
-        return api.localize(before, after, sparsity=0.05, method=method, seed=draws(name, tuned.name, 0))
+    mask = read_patch(tmp_path / "patch").mask
+    before, after = ({name: load_file(folder / WEIGHTS)[name] for name in mask.region.shapes} for folder in (pico_bert, tuned))
+    assert mask == sg.localize(before, after, sparsity=0.05, method=name)
+    other = "random" if name in ("movement", "lota") else "movement"
+    assert mask != sg.localize(before, after, sparsity=0.05, method=other), "control"
 
-    assert mask.equals(found(name))
-    assert not mask.equals(found("random" if name in ("movement", "lota") else "movement")), "control"
+
+def test_several_sizes_give_the_patches_of_single_ones_and_how_much_each_holds(pico_bert, tuned, tmp_path, capsys):
+    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 1.0 0.01 --title movies")
+    held = re.findall(r"^([\d.]+) % of the region's squared movement", capsys.readouterr().out, re.MULTILINE)
+    assert len(held) == 2 and 1 < float(held[0]) < 50 and held[1] == "100.0"
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.01", "1"]
+    localize(pico_bert, tuned, tmp_path / "alone", "--sparsity 0.01 --title movies")
+    for file in (PATCH, "README.md"):
+        assert (tmp_path / "all/0.01" / file).read_bytes() == (tmp_path / "alone" / file).read_bytes()
+    assert read_patch(tmp_path / "alone").use.title == "movies"
 
 
 def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, capsys):
@@ -169,11 +170,11 @@ def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path):
     base, tuned = pico_llama, moved(pico_llama, tmp_path / "tuned")
     in_type(tuned, torch.bfloat16)
     localize(base, tuned, tmp_path / "patch", "--sparsity 0.5")
-    stored, use = parts_of(tmp_path / "patch" / PATCH)
-    assert (use.model_class, use.labels, use.prompt, stored.head) == ("LlamaForCausalLM", [], None, {})
+    stored, use = (found := read_patch(tmp_path / "patch")).stored, found.use
+    assert (use.model_class, use.labels, use.notes, stored.head) == ("LlamaForCausalLM", [], {}, {})
     assert {values.dtype for values in stored.values.values()} == {torch.bfloat16}
     card = (tmp_path / "patch/README.md").read_text()
-    assert "for no labels in particular" in card and "**labels**" not in card
+    assert "those of the base model's class" in card and "**labels**" not in card
     graft("apply", tmp_path / "patch", "--base", base, "--to", tmp_path / "model")
     applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", base)
     assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
@@ -261,20 +262,11 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ("--sparsity 2", "^--sparsity: 2 should be above 0 and at most 1$"),
     ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
-    ("--localizer movemnt", "^--localizer: 'movemnt' is none of .* .did you mean 'movement'"),
-    ("--localizer grown", "needs --data; without: bias, "),
-    ("--region layer", "^--region: 'layer' is none of .* .did you mean 'layers'"),
     ("--region lm_head", "^--region: the model has none in lm_head; it has embeddings, layers, pooler$"),
     ("--revision v1", "is a folder, so it has no revision 'v1'"),
-    ("--verbalizer good=great bad", "^--verbalizer: 'bad' should be NAME=VALUE$"),
-    ("--columns sentence3=x", "^--columns: 'sentence3' is none of sentence1, .* .did you mean 'sentence"),
-    ("--set rounds=1", "^--set movement.rounds: unknown setting; known: none$"),
-    ("--test rows.csv", "^--test: is for the rows of --data$"),
-    ("--max-length -5", "^--max-length: expected one argument$|^--max-length: -5 should be a whole number, at least 8$"),
 ])  # fmt: skip
-def test_options_that_can_t_be_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
+def test_options_that_don_t_fit_the_checkpoints_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
     line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
     assert re.search(words, line), line
 
@@ -298,144 +290,3 @@ def test_weights_that_a_config_ties_and_a_file_does_not_are_refused(pico_llama, 
     edit_tensors(tuned, lambda parts: parts.update({"lm_head.weight": parts["model.embed_tokens.weight"] + 1}))
     line = refused(capsys, base, tuned, tmp_path / "patch")
     assert "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it" in line
-
-
-# --- With rows --------------------------------------------------------------------------------------------------------
-
-
-def write_rows(path: Path, rows: list[dict], names: Callable[[str], str] = str) -> Path:
-    path.write_text("text,mark\n" + "".join(f"{row['sentence1']},{names(row['label'])}\n" for row in rows))
-    return path
-
-
-COLUMNS = "--columns sentence1=text label=mark --sparsity 0.05"
-
-
-@pytest.fixture
-def cell(make_cell) -> tuple[Path, Path]:
-    """The folders of a fine-tuned classifier."""
-    made = make_cell("standard")
-    return made.pretrained_folder, made.finetuned_folder
-
-
-@pytest.fixture
-def rows(tmp_path) -> Path:
-    return write_rows(tmp_path / "rows.csv", toy_rows(40, 1))
-
-
-def test_with_rows_a_localizer_looks_at_gradients_and_all_three_models_are_scored(cell, rows, tmp_path, capsys):
-    tests = write_rows(tmp_path / "test.csv", toy_rows(40, 9))
-    localize(*cell, tmp_path / "patch", f"--data {rows} --test {tests} {COLUMNS} --localizer grown --set rounds=1")
-    said = capsys.readouterr().out
-    for variant in ("pretrained", "fine-tuned", "grafted", r"whole region \(100 %\)"):
-        columns = rf"\n{variant} +(2\d|3\d|40)( +-?\d+\.\d){{5}}\n"
-        assert re.search(columns, said), "n, score, agreement, retained, gain, ECE"
-    whole = next(line for line in said.splitlines() if line.startswith("whole region"))
-    assert whole.split()[4:] == next(line for line in said.splitlines() if line.startswith("fine-tuned")).split()[1:]
-    assert "to localize by" in said and "| grafted |" in (tmp_path / "patch/README.md").read_text()
-    grown, _ = parts_of(tmp_path / "patch" / PATCH)
-    localize(*cell, tmp_path / "moved", "--sparsity 0.05")
-    assert not grown.mask.equals(parts_of(tmp_path / "moved" / PATCH)[0].mask), "control: rows play a part"
-
-
-@pytest.mark.parametrize("localizer", ["movement", "learned --set steps=3"])
-def test_several_sizes_give_the_patches_of_single_ones_a_row_each_and_a_curve(
-    cell, rows, tmp_path, capsys, monkeypatch, localizer
-):
-    loads, load = [], LabelModel.load
-    monkeypatch.setattr(LabelModel, "load", lambda *given, **named: loads.append(1) or load(*given, **named))
-    options = f"{COLUMNS.replace('--sparsity 0.05', '')} --localizer {localizer} --data {rows}"
-    localize(*cell, tmp_path / "all", f"{options} --sparsity 0.02 0.005 0.02")
-    said = capsys.readouterr().out
-    shown = [line.split()[:2] for line in said.splitlines() if line.startswith("grafted")]
-    assert shown == [["grafted", "0.005"], ["grafted", "0.02"]] and len(loads) == 1
-    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.005", "0.02", "curve.png"]
-    assert (tmp_path / "all/curve.png").read_bytes().startswith(b"\x89PNG")
-    for size in ("0.005", "0.02"):
-        localize(*cell, tmp_path / size, f"{options} --sparsity {size}")
-        for file in (PATCH, "README.md"):
-            assert (tmp_path / "all" / size / file).read_bytes() == (tmp_path / size / file).read_bytes()
-
-
-def test_without_rows_the_curve_is_that_of_the_movement_and_tells_how_much_the_fewest_hold(pico_bert, tuned, tmp_path, monkeypatch, capsys):
-    titles = []
-    monkeypatch.setattr("skill_grafting.curves.save_figure", lambda axes, _path, note: titles.append(f"{axes.get_title()}: {note}"))
-    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 1.0 0.01 --region layers")
-    held = re.findall(r"^([\d.]+) % of the region's squared movement", capsys.readouterr().out, re.MULTILINE)
-    assert titles == [f"0.99 % of the parameters hold {held[0]} % of the squared movement: tuned0, by movement (n = 17,088 parameters)"]
-    assert len(held) == 2 and float(held[0]) < 50 and held[1] == "100.0"
-
-
-def test_labels_are_found_by_name_or_number(cell, tmp_path, capsys):
-    rows = [*toy_rows(20, 1), toy_rows(20, 1)[0]]
-    numbers = write_rows(tmp_path / "numbers.csv", rows, lambda label: str(TOY.labels.index(label)))
-    numbers.write_text(numbers.read_text() + "no one knows,\n")
-    localize(*cell, tmp_path / "patch", f"--test none {COLUMNS} --localizer attribution --data {numbers}")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "; 2 dropped (duplicate: 1, no label: 1); labels by their numbers: 0 negative, 1 positive" in said
-    beyond = write_rows(tmp_path / "beyond.csv", rows, lambda label: "9")
-    line = refused(capsys, *cell, tmp_path / "no", f"{COLUMNS} --localizer attribution --data {numbers} --test {beyond}")
-    assert line == "--test: labels by their numbers, of which 9 stands for none; known: 0, 1"
-
-
-def wrong_labels(folder: Path) -> str:
-    return f"--test none {COLUMNS} --data {write_rows(folder / 'wrong.csv', toy_rows(20, 1), lambda label: label + 'ly')}"
-
-
-def long_texts(folder: Path) -> str:
-    long = [{**row, "sentence1": row["sentence1"] + " the" * 200} for row in toy_rows(20, 1)]
-    return f"{COLUMNS} --data {write_rows(folder / 'long.csv', long)} --max-length 65"
-
-
-def one_row(folder: Path) -> str:
-    return f"{COLUMNS} --data {write_rows(folder / 'one.csv', toy_rows(1, 1))}"
-
-
-def other_columns(said: str) -> Callable[[Path], str]:
-    return lambda folder: f"--sparsity 0.05 --data {folder / 'rows.csv'} {said}"
-
-
-NAMED = "the columns are text, mark; name (it|them) by --columns"
-
-
-@pytest.mark.parametrize(("options", "lines", "words"), [
-    (wrong_labels, 8, "is none of the task's .did you mean 'negative'"),
-    (long_texts, 1, "^--max-length: 65 is not allowed: .* can read at most 64 tokens$"),
-    (one_row, 1, "; give --test a file, or none$"),
-    (lambda folder: f"--data {folder / 'nowhere.csv'}", 1, "^--data: there is no file "),
-    (lambda folder: f"--data {folder / 'rows.csv'} --test {folder / 'nowhere.csv'} {COLUMNS}", 1, "^--test: there is no file "),
-    (other_columns(""), 1, f"no column 'sentence1' and no column 'label'; {NAMED} sentence1=... and --columns label=...$"),
-    (other_columns("--columns sentence1=text"), 1, f"no column 'label'; {NAMED} label=...$"),
-    (other_columns("--columns sentence1=txt label=mark"), 1, f"no column 'txt' .did you mean 'text'..; {NAMED} sentence1=...$"),
-])  # fmt: skip
-def test_rows_that_can_t_be_used_name_the_option(cell, rows, tmp_path, capsys, options, lines, words):
-    said = refused(capsys, *cell, tmp_path / "none", f"--localizer grown {options(tmp_path)}", lines)
-    assert re.search(words, said, re.MULTILINE), said
-
-
-def test_texts_are_cut_to_what_the_model_can_read(cell, tmp_path):
-    localize(*cell, tmp_path / "patch", f"--localizer grown {long_texts(tmp_path).partition('--max')[0]}")
-    assert parts_of(tmp_path / "patch" / PATCH)[1].max_length == 64
-
-
-def test_a_language_model_takes_a_prompt(make_cell, rows, tmp_path, capsys):
-    cell, prompt = make_cell("autoregressive"), TOY.causal_prompt
-    words = " ".join(f"{label}={word}" for label, word in prompt.verbalizer.items())
-    options = f"--data {rows} {COLUMNS} --test none --localizer attribution"
-    folders = (cell.pretrained_folder, cell.finetuned_folder)
-    line = refused(capsys, *folders, tmp_path / "none", options)
-    assert line == "--prompt: rows need a template with {mask}, and a --verbalizer LABEL=WORD for each label"
-    backwards = f"--prompt 'So {{mask}}: {{sentence1}}' --verbalizer {words}"
-    line = refused(capsys, *folders, tmp_path / "none", f"{options} {backwards}")
-    assert line.startswith("--prompt: should be a prompt whose template ends with {mask}: ")
-    localize(*folders, tmp_path / "patch", f"{options} --prompt {prompt.template!r} --verbalizer {words}")
-    _, use = parts_of(tmp_path / "patch" / PATCH)
-    assert use.labels == TOY.labels and use.prompt == prompt
-
-
-def test_a_model_that_cannot_be_read_is_refused_as_in_the_pipeline(tmp_path, rows, capsys):
-    base = save_with_words(BertLMHeadModel(bert_config()), tmp_path / "both")
-    prompt = "--prompt '{sentence1} It was {mask}' --verbalizer negative=terrible positive=great"
-    options = f"--data {rows} {COLUMNS} --localizer grown --test none {prompt}"
-    line = refused(capsys, base, moved(base, tmp_path / "tuned"), tmp_path / "none", options)
-    assert line.endswith("no next one to predict with --mode autoregressive; use --mode prompt or --mode standard")

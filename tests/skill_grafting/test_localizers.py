@@ -12,8 +12,8 @@ from torch import Tensor
 
 from skill_grafting import localizers
 from skill_grafting.grafting.apply import graft, graft_into, values_at
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask, write_mask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.attribution import attribution

@@ -1,9 +1,13 @@
 """Masks are sets of the parameters of a region; a mask file gives back what was stored, or says in one line why it can't."""
 
 import json
+import os
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import skill_grafting as sg
+from skill_grafting.grafting import indices as rows
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import fingerprint
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
-from skill_grafting.grafting.mask_header import read_header
-from skill_grafting.grafting.mask_reading import read_mask, read_mask_for
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask, read_mask_for, seal, write_mask
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.support.errors import MaskError
@@ -41,9 +45,16 @@ TWO_MASKS = REGIONS.flatmap(lambda region: st.tuples(masks_of(region), masks_of(
 
 
 @settings(deadline=None, derandomize=True)
-@given(TWO_MASKS)
-def test_masks_are_sets(masks):
-    first, second = masks
+@given(TWO_MASKS, st.sampled_from([1, 64]))
+def test_masks_are_sets(masks, part):
+    """By search and by booleans."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rows, "PART", part)
+        are_sets(*masks)
+
+
+def are_sets(first: GraftMask, second: GraftMask) -> None:
+    masks = first, second
     one, other = ({*mask.region_indices().tolist()} for mask in masks)
     for made, wanted in ((first & second, one & other), (first | second, one | other), (first - second, one - other)):
         assert made.region_indices().tolist() == sorted(wanted)
@@ -58,12 +69,20 @@ def test_masks_are_sets(masks):
     assert first.sparsity == len(one) / first.region.size
 
 
-def test_masks_of_two_regions_are_no_sets_of_one():
-    first, other = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
-    for join in (lambda: first | other, lambda: first & other, lambda: first - other, lambda: first.overlap(other)):
-        with pytest.raises(MaskError, match="of two regions: localize both with the same parameters="):
+def test_masks_of_two_regions_are_sets_of_the_tensors_of_both():
+    """As of two fine-tunings that moved other tensors."""
+    one = GraftMask(Region({"a": (3,), "b": (4,)}), {"a": torch.tensor([1]), "b": torch.tensor([0, 2])})
+    other = GraftMask(Region({"b": (4,), "c": (2,)}), {"b": torch.tensor([2, 3]), "c": torch.tensor([1])})
+    region = Region({"a": (3,), "b": (4,), "c": (2,)})
+    wanted = {"a": [1], "b": [0, 2, 3], "c": [1]}, {"b": [2]}, {"a": [1], "b": [0]}, {"b": [3], "c": [1]}
+    for made, selected in zip((one | other, one & other, one - other, other - one), wanted, strict=True):
+        assert made.region == region and {name: at.tolist() for name, at in made.indices.items()} == selected
+    assert one.overlap(other) == other.overlap(one) == 1 / 5 and one | other == other | one and one != one | GraftMask.empty(other.region)
+    first, second = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
+    for join in (lambda: first | second, lambda: first & second, lambda: first - second, lambda: first.overlap(second)):
+        with pytest.raises(MaskError, match=r"the masks are of other models: w is \[10\] and \[5, 2\]"):
             join()
-    assert first != other
+    assert first != second
 
 
 def test_masks_are_compared_by_what_they_select_alone():
@@ -187,13 +206,14 @@ def file(tmp_path, stored):
     return tmp_path / "mask.safetensors"
 
 
-def rewrite(file: Path, change: Callable[[dict, dict], object]) -> None:
-    """Change tensors and header of a stored file."""
+def forge(file: Path, change: Callable[[dict, dict], object]) -> None:
+    """Change tensors and header of a stored file, and write its digest anew."""
     with safe_open(file, framework="pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(opened.metadata()["graft"])
     change(tensors, header)
     save_file(tensors, file, metadata={"graft": json.dumps(header)})
+    seal(file)
 
 
 def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
@@ -211,7 +231,7 @@ def test_any_mask_is_read_as_it_was_written_in_equal_bytes(tmp_path_factory, mas
     values = {name: torch.randn(len(at)) for name, at in mask.indices.items()}
     write_mask(file, StoredMask(mask, values, HEAD, {"task": "toy"}))
     again, first = read_mask(file), file.read_bytes()
-    assert again.mask.equals(mask) and again.values.keys() == values.keys() and read_header(file) == again.about
+    assert again.mask.equals(mask) and again.values.keys() == values.keys()
     assert all(torch.equal(again.values[name], values[name]) for name in values)
     assert torch.equal(again.head["head.weight"], HEAD["head.weight"])
     shares = {"selected": mask.selected, "graftable": mask.region.size, "sparsity": mask.sparsity}
@@ -243,20 +263,6 @@ def test_indices_beyond_int32_are_kept(tmp_path):
     assert read_mask(tmp_path / "m").mask.equals(mask)
 
 
-def test_other_files_are_not_masks(tmp_path):
-    file = tmp_path / "other"
-    assert complaint(file) == "no such mask"
-    assert complaint(Path("masks/learned/nowhere")) == "no such mask; `dvc repro` makes it"
-    file.write_text("not a mask " * 100)
-    assert complaint(file).startswith("damaged: ")
-    for header in (None, "[1]", '"graft-mask"', "{}", '{"format": "other"}'):
-        save_file({"x": torch.zeros(3)}, file, metadata=header and {"graft": header})
-        assert complaint(file) == "not a mask file"
-    for header in ("{", "[" * 100_000, '{"format": ' + "9" * 5000 + "}"):  # no JSON, too deep, too many digits
-        save_file({"x": torch.zeros(3)}, file, metadata={"graft": header})
-        assert complaint(file).startswith("damaged: ")
-
-
 Change = Callable[[dict, dict], object]
 
 
@@ -281,7 +287,7 @@ def say(**words: object) -> Change:
 
 
 INDICES, VALUES, HEADS = "indices/b.weight", "values/b.weight", "head/head.weight"
-DAMAGES = [
+FORGED = [
     (part(INDICES, lambda row: row.unsqueeze(1)), "b.weight: indices must be one row of whole numbers"),
     (part(INDICES, torch.Tensor.float), "b.weight: indices must be one row of whole numbers"),
     (number(INDICES, -1, 35), "must rise strictly within 0..34"),
@@ -293,8 +299,8 @@ DAMAGES = [
     (number(VALUES, 0, float("nan")), "no numbers"),
     (number(HEADS, (0, 0), float("inf")), "no numbers"),
     (without(VALUES), "don't name the same tensors"),
-    (without(INDICES), "don't name the same tensors"),
-    (add(**{"indices/other": 0, "values/other": 0.0}), "don't name the same tensors"),
+    (without(INDICES), "selects"),
+    (add(**{"indices/other": 0, "values/other": 0.0}), "other is not in the region"),
     (add(**{"extra/b.weight": 0.0}), "extra"),
     (without("shapes"), "shapes"),
     (say(shapes=5), "header.shapes"),
@@ -305,17 +311,44 @@ DAMAGES = [
     (say(task="\ud800"), "'utf-8' codec can't encode"),
     (say(seed="13"), "header.seed"),
     (say(model_parameters=0), "header.model_parameters"),
-    (say(version=1), "format version 1, this program reads 2"),
+    (say(version=2), "format version 2, this program reads 3"),
+    (say(format="other"), "not a mask file"),
     (say(selected=21), "selects 20 parameters, its header says 21"),
 ]
+READERS = (read_mask, sg.load_mask, sg.Patch.from_pretrained)
 
 
-@pytest.mark.parametrize(("change", "words"), DAMAGES)
-def test_damage_is_refused_in_one_line(file, change, words):
-    rewrite(file, lambda _tensors, _header: None)
+@pytest.mark.parametrize(("change", "words"), FORGED)
+def test_what_a_file_must_not_hold_is_refused_in_one_line_by_every_reader_though_it_is_sealed(file, change, words):
+    forge(file, lambda _tensors, _header: None)
     read_mask(file)
-    rewrite(file, change)
-    assert words in complaint(file)
+    forge(file, change)
+    assert all(words in complaint(file, read) for read in READERS)
+
+
+def test_a_file_that_was_changed_or_is_none_is_refused_by_every_reader(tmp_path, file):
+    """Two hundred here, one bit or the end of each: 2,000 have been tried."""
+    whole, generator = file.read_bytes(), np.random.default_rng(0)
+    for place in generator.integers(len(whole), size=200):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(generator.integers(8))
+        file.write_bytes(damaged if place % 4 else whole[:place])
+        assert all(complaint(file, read) for read in READERS)
+    file.write_bytes(whole)
+    assert read_mask(file).mask.selected == 20, "control"
+    for header in (None, "[1]", "{}", "{", "[" * 100_000, '{"format": ' + "9" * 5000 + "}"):  # too deep, too many digits
+        save_file({"x": torch.zeros(3)}, file, metadata=header and {"graft": header})
+        assert all(re.match("damaged: |not a mask file", complaint(file, read)) for read in READERS)
+    os.mkfifo(tmp_path / "pipe")
+    for place, words in {"pipe": "is no regular file", "none": "no such mask", "file/in": "can't be read", "x" * 300: "can't be read"}.items():
+        (tmp_path / "file").touch()
+        assert all(complaint(tmp_path / place, read).startswith(words) for read in READERS)
+
+
+def test_a_record_is_shown_in_a_few_words_and_is_all_there(triple):
+    mask = GraftMask(triple[0], {}, {"method": "learned", "loss": [1 / number for number in range(1, 30)]})
+    assert repr(mask.record) == "{'loss': [1, 0.5, 0.3333, ...], 'method': 'learned'}"
+    assert mask.record["loss"][-1] == 1 / 29 and replace(mask).record == mask.record
 
 
 def test_a_mask_is_refused_for_another_model_and_another_region(file, triple):

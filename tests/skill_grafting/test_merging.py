@@ -11,7 +11,8 @@ from peft.utils import merge_utils
 from torch import nn
 
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask, StoredMask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.merging import inputs as sides
 from skill_grafting.merging import merge as merging

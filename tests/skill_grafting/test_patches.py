@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,16 +20,18 @@ from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertOutput, BertSelfOutput
 
 import skill_grafting as sg
+from skill_grafting.grafting import apply
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask, StoredMask, write_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from skill_grafting.models.loading import CLASSES
 from skill_grafting.patches.adapter import common_sparsity
 from skill_grafting.patches.card import CARD, card_text, render
-from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, seal, write_patch
-from skill_grafting.support.errors import MaskError, ModelError
-from tests.graft_project import MASK, ROOT, Project, graft, make_project, refused
+from skill_grafting.patches.patch_file import KEY, PATCH, names_of_labels, write_patch
+from skill_grafting.support.errors import MaskError, ModelError, StorageError
+from tests.graft_project import MASK, ROOT, Project, as_patch, graft, make_project, refused
 from tests.pico import change_one_value, random_mask, same, set_config, state
-from tests.skill_grafting.test_masks import rewrite
+from tests.skill_grafting.test_masks import forge
 
 MODES = [*CLASSES]
 BASE, EMBEDDINGS = "models/pretrained", "bert.embeddings.word_embeddings.weight"
@@ -45,14 +49,13 @@ def projects(tmp_path_factory, make_cell) -> dict[str, Project]:
         other = random_mask(region, 700, 3)
         values = {name: torch.linspace(-1, 1, len(at)) for name, at in other.indices.items()}
         head = {name: part + 1 for name, part in stored.head.items()}
-        masks = {"first": MASK, "second": Path("masks/second"), "whole": Path("masks/whole")}
-        write_mask(project.folder / "masks/second", StoredMask(other, values, head, {**stored.about, "seed": 21}))
-        project.store(masks["whole"], GraftMask.full(region))
+        second = project.folder / "masks/second"
+        write_mask(second, StoredMask(other, values, head, {**stored.about, "seed": 21}))
+        masks = {"first": MASK, "second": second, "whole": project.store(Path("masks/whole"), GraftMask.full(region))}
         with pytest.MonkeyPatch.context() as patching:
             patching.chdir(project.folder)
             for name, mask in masks.items():
-                graft("export", mask, "--to", name)
-                graft("apply", name, "--base", BASE, "--to", f"{name}-model")
+                graft("apply", as_patch(mask, name), "--base", BASE, "--to", f"{name}-model")
     return made
 
 
@@ -163,24 +166,24 @@ def test_nested_swaps_and_an_exception_restore_every_bit(standard):
     assert not same(outer, before) and not same(inner, outer)
 
 
-def test_a_stop_in_the_midst_of_a_swap_restores_every_bit(standard):
+def test_a_stop_in_the_midst_of_a_swap_restores_every_bit(standard, monkeypatch):
     model = load(BASE)
-    before, opened = state(model), loaded("first")
-    opened.require(model)
-    places = opened._places[model]
-    places.insert(3, (places[3][0], torch.tensor([10**9]), torch.ones(1)))  # fails while it is read
-    with pytest.raises(IndexError), opened.on(model):
-        pass
-    places[3] = (places[4][0], torch.tensor([0]), torch.ones(2))  # fails while it is written
-    with pytest.raises(RuntimeError), opened.on(model):
-        pass
-    assert same(state(model), before)
+    before, calls, put_at = state(model), count(), apply.put_at
+    with monkeypatch.context() as patching, pytest.raises(RuntimeError, match="stopped"):
+        patching.setattr(apply, "put_at", lambda *given: stop() if next(calls) == 3 else put_at(*given))
+        with loaded("first").on(model):
+            pass
+    assert same(state(model), before) and next(calls) > 4
     swaps = [loaded(name).on(model) for name in ("first", "second")]
     for swap in swaps:
         swap.__enter__()
     for swap in swaps:  # the first one in is not the last one out
         with pytest.raises(ModelError, match="in another order than `with` nests them: load the BertForSequenceClassification anew"):
             swap.__exit__(None, None, None)
+
+
+def stop() -> None:
+    raise RuntimeError("stopped")
 
 
 def test_a_swap_spoils_no_gradient_unseen(standard):
@@ -231,7 +234,7 @@ def test_a_base_model_that_is_in_bfloat16_itself_is_known_in_both_dtypes(project
 
 def forged(change: Callable[[dict, dict], object]) -> Callable[[Path], None]:
     """Changed by somebody who knows how to write the digest anew."""
-    return lambda file: (rewrite(file, change), seal(file))
+    return lambda file: forge(file, change)
 
 
 def flip_bit(path: Path, place: int) -> None:
@@ -259,21 +262,22 @@ def with_points(tensors: dict, _: dict) -> None:
 
 # what damage a mask file may have at all is in test_masks.py
 DAMAGED = {
-    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-99]), "damaged: "),
     "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written"),
-    "an old patch": (in_header(version=1), "format version 1 of a patch, this program reads 4"),
+    "an old patch": (in_header(version=1), "format version 1 of a patch, this program reads 5"),
     "no labels": (forged(lambda _, header: header[KEY].pop("labels")), "damaged: patch.labels"),
-    "a mask": (forged(lambda _, header: header.pop(KEY)), "is a mask, not a patch; `graft export"),
-    "a number as a fingerprint": (in_header(fingerprint=3), "damaged: patch.fingerprint: 3 is not allowed"),
-    "gone": (Path.unlink, "no such mask or patch"),
+    "one label": (in_header(labels=["score"], config={}), "damaged: patch: "),
+    "notes that are no JSON": (in_header(notes=[]), "damaged: patch.notes"),
+    "a mask": (forged(lambda _, header: header.pop(KEY)), "is a mask, not a patch"),
+    "no values": (forged(lambda tensors, _: [tensors.pop(name) for name in [*tensors] if "values/" in name]), "damaged: it has no values"),
+    "gone": (Path.unlink, "no such mask"),
 }
 HEAD = "damaged: its head is "
 HOSTILE = {
-    "fewer layers": (with_config(num_hidden_layers=1), "damaged: patch.config: 'num_hidden_layers' is not allowed"),
-    "another kind": (with_config(model_type="gpt2"), "damaged: patch.config: 'model_type' is not allowed"),
-    "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config: 'auto_map' is not allowed"),
-    "a kernel": (with_config(_attn_implementation="evil/kernel"), "damaged: patch.config: '_attn_implementation' is not"),
-    "another class": (in_header(model_class="AutoModelForQuestionAnswering"), "damaged: patch.model_class: 'AutoModelForQ"),
+    "fewer layers": (with_config(num_hidden_layers=1), "damaged: patch.config.num_hidden_layers"),
+    "another kind": (with_config(model_type="gpt2"), "damaged: patch.config.model_type"),
+    "code": (with_config(auto_map={"AutoConfig": "evil.Config"}), "damaged: patch.config.auto_map"),
+    "a kernel": (with_config(_attn_implementation="evil/kernel"), "damaged: patch.config._attn_implementation"),
+    "another class": (in_header(model_class="AutoModelForQuestionAnswering"), "damaged: patch.model_class"),
     "padding of no token": (with_config(pad_token_id=10**6), "damaged: patch.config.pad_token_id is 1000000, and the model has"),
     "embeddings as a head": (with_head(EMBEDDINGS, 70, 32), HEAD),
     "a head for three labels": (with_head("classifier.bias", 3), HEAD),
@@ -342,21 +346,19 @@ def test_code_that_a_base_names_is_never_asked_for(standard, tmp_path, capsys, s
 def test_a_strangers_text_is_text_in_a_card_and_on_a_terminal(patch, capsys, tmp_path):
     """No tag, link or line of its own in Markdown, the letters as they are in code, no control characters on a terminal."""
     whole = loaded(patch)
-    changes = {"title": "<script>\n# Free", "labels": ["<img src=x>", "R&D [a](b)"], "base": "R&D_a"}
+    changes = {"title": "<script>\n# Free", "labels": ["<img src=x>", "R&D [a](b)"], "base": "R&D_a", "notes": {"a": "```\n\u202e"}}
     changes["config"] = whole.use.config | names_of_labels(changes["labels"])
-    whole.use, whole.scores = whole.use.model_copy(update=changes), {"grafted": {"n": 24, "score": 0.5}}
+    whole.use = whole.use.model_copy(update=changes)
     card = card_text(whole, "peft")
-    parts = card.partition("\n---\n")[2].split("```")
+    assert '"a": "```\\n\\u202e"' in card and "\n```\n\n## Use" in card, "notes end where they should"
+    parts = card.replace('"```', '"').partition("\n---\n")[2].split("```")
     prose, code = "".join(parts[::2]), "".join(parts[1::2])
     assert r"1 R&D \[a\](b)" in prose and r"&lt;script>\\n# Free" in prose and not re.search(r"<(?!/?code>)\w", prose)
     assert "'R&D [a](b)'" in code and '"path/to/R&D_a"' in code
-    assert "| model | n | score |\n| :-- | --: | --: |\n| grafted | 24 | 50.0 |\n" in prose
     whole.stored = replace(whole.stored, mask=replace(whole.mask, record={"method": "\x1b[2J\u202e"}))
     write_patch(tmp_path / "odd.safetensors", whole)
     graft("inspect", tmp_path / "odd.safetensors")
     assert "\\u001b[2J\\u202e" in capsys.readouterr().out
-    line = refused(capsys, "inspect", tmp_path / "\x1b[2J")
-    assert "\\u001b[2J: no such mask or patch" in line and "\x1b" not in line
 
 
 # --- Other models ----------------------------------------------------------------------------------------------------
@@ -375,11 +377,11 @@ def test_a_base_model_that_differs_in_one_number_is_refused(patch, name, capsys,
 @pytest.mark.parametrize(("make", "words"), [
     (lambda projects: load(projects["prompt"].folder / BASE, "prompt"), rf"{MADE_FOR}this BertForMaskedLM: bert.pooler.dense.bias is \[32\] there and none here"),
     (lambda projects: load(BASE, num_hidden_layers=1), r"bert.encoder.layer.1.attention.output.LayerNorm.bias is \[32\] there and none here"),
-    (lambda projects: load(BASE).to("meta"), "is torch.float32 on meta; only plain"),
+    (lambda projects: load(BASE).to("meta"), "has no values in memory .it is on meta.: load the model whole"),
     (lambda projects: nn.Linear(2, 2), rf"{MADE_FOR}this Linear: bert.* is \[.*\] there and none here"),
 ])  # fmt: skip
 def test_other_models_are_refused_by_name(standard, projects, make, words):
-    with pytest.raises(MaskError, match=words):
+    with pytest.raises(sg.GraftError, match=words):
         loaded("first").require(make(projects))
 
 
@@ -388,12 +390,39 @@ def test_other_folders_are_refused_by_name(standard, pico_llama, capsys, tmp_pat
         assert re.search(words, refused(capsys, "apply", "first", "--base", base, "--to", tmp_path / "to"))
 
 
+# --- The hub ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_can_t_be_had_from_or_put_onto_the_hub_is_one_line(standard, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("owner/name", "owner/na me", "owner/--"):
+        with pytest.raises(MaskError, match=f"{name}: no folder, and not on the hub: it is not in the cache"):
+            loaded(name)
+        with pytest.raises(StorageError, match=f"{name}: could not be uploaded to the hub: "):
+            loaded("first").push_to_hub(name)
+
+
+def test_a_patch_and_its_card_are_uploaded(standard, monkeypatch):
+    calls = []
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", lambda _, name, **options: calls.append((name, options)) or SimpleNamespace(repo_id=name))
+
+    def upload(_: object, *, repo_id: str, folder_path: str, **options: str) -> str:
+        calls.append((repo_id, options, {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}))
+        return f"https://hub/{repo_id}/commit"
+
+    monkeypatch.setattr("huggingface_hub.HfApi.upload_folder", upload)
+    assert loaded("first").push_to_hub("me/movies", private=True, commit_message="one") == "https://hub/me/movies/commit"
+    assert calls[0] == ("me/movies", {"private": True, "exist_ok": True}) and calls[1][:2] == ("me/movies", {"commit_message": "one"})
+    assert calls[1][2] == {path.name: path.read_bytes() for path in Path("first").iterdir()}
+
+
 # --- Adapters --------------------------------------------------------------------------------------------------------
 
 
 def export(capsys, *words: object) -> str:
     capsys.readouterr()
-    graft("export", *words)
+    graft("export", *words, "--base", BASE)
     return capsys.readouterr().out
 
 
@@ -411,9 +440,8 @@ def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkey
     from peft import PeftModel
 
     monkeypatch.chdir(projects[mode].folder)
-    mask = store_part(projects[mode], tmp_path / "mask", lambda name: "bias" not in name or "Norm" in name)
-    line = export(capsys, mask, "--as", "peft", "--to", tmp_path / "adapter")
-    graft("export", mask, "--to", tmp_path / "patch")
+    kept = store_part(projects[mode], tmp_path / "mask", lambda name: "bias" not in name or "Norm" in name)
+    line = export(capsys, as_patch(kept, tmp_path / "patch"), "--to", tmp_path / "adapter")
     assert "values in" in line and "norms whole" in line and "left out" not in line
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == {CARD, "adapter_config.json", "adapter_model.safetensors"}
     wanted = loaded(tmp_path / "patch").apply(BASE)
@@ -431,22 +459,22 @@ def test_peft_loads_what_an_adapter_holds_whole(projects, mode, tmp_path, monkey
 def test_what_an_adapter_can_t_hold_is_refused_with_its_count_or_left_out(standard, tmp_path, monkeypatch, capsys):
     at, to = standard.mask.mask.indices, tmp_path / "to"
     count = sum(len(at[name]) for name in at if name.endswith("bias") and "Norm" not in name)
-    line = refused(capsys, "export", MASK, "--as", "peft", "--to", to)
+    line = refused(capsys, "export", "first", "--base", BASE, "--to", to)
     assert count and line.startswith(f"a peft adapter, which holds linear weights and norms, can't hold {count} of 400 values (of ")
     assert "bias, ...); --leave-out (in Python leave_out=True) leaves these" in line
-    assert f"left out: {count} of 400 values\n" in export(capsys, MASK, "--as", "peft", "--leave-out", "--to", to)
+    assert f"left out: {count} of 400 values\n" in export(capsys, "first", "--leave-out", "--to", to)
     assert f"left out: {count} of 400" in (to / CARD).read_text()
-    norms = store_part(standard, tmp_path / "norms", lambda name: "Norm" in name)
-    assert "selects nothing in the weights of linear" in refused(capsys, "export", norms, "--as", "peft", "--to", tmp_path / "no")
+    norms = as_patch(store_part(standard, tmp_path / "norms", lambda name: "Norm" in name), tmp_path / "no linear")
+    assert "selects nothing in the weights of linear" in refused(capsys, "export", norms, "--base", BASE, "--to", tmp_path / "no")
 
     def forward(self, hidden: Tensor, before: Tensor) -> Tensor:  # reads a weight without calling its layer
         return self.LayerNorm(torch.nn.functional.linear(hidden, self.dense.weight, self.dense.bias) + before)
 
-    mask = store_part(standard, tmp_path / "mask", lambda name: "output.dense.weight" in name)
-    export(capsys, mask, "--as", "peft", "--to", tmp_path / "control")
+    patch = as_patch(store_part(standard, tmp_path / "mask", lambda name: "output.dense.weight" in name), tmp_path / "patch")
+    export(capsys, patch, "--to", tmp_path / "control")
     for kind in (BertOutput, BertSelfOutput):
         monkeypatch.setattr(kind, "forward", forward)
-    line = refused(capsys, "export", mask, "--as", "peft", "--to", tmp_path / "no")
+    line = refused(capsys, "export", patch, "--base", BASE, "--to", tmp_path / "no")
     assert "a peft adapter would not be the graft: the logits of this model differ by " in line
 
 

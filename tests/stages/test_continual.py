@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from skill_grafting.grafting.apply import graft, values_at
-from skill_grafting.grafting.mask import StoredMask
+from skill_grafting.grafting.mask_files import StoredMask
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.support.errors import MaskError
 from skill_grafting.support.io import read_json

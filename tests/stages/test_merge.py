@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from skill_grafting.grafting.apply import transplant, values_at
-from skill_grafting.grafting.mask import GraftMask, StoredMask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask
 from skill_grafting.merging.merge import RULES, VECTORS, stitch
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors

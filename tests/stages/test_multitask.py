@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from skill_grafting.grafting.mask import GraftMask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask_files import read_mask
 from skill_grafting.localizers.localizer import NO_OBJECTIVE, LocalizerInput
 from skill_grafting.support.errors import ModelError, TrainingError
 from skill_grafting.support.io import read_json

@@ -40,15 +40,15 @@ def records(methods: tuple[str, ...] = ("full", "graft"), tasks: tuple[str, ...]
     return made
 
 
-def rows_of(made: Records) -> list[dict]:
-    return made.rows(lambda cell, record: ({**cell, **row} for row in record["rows"]))
+def table(made: Records) -> pd.DataFrame:
+    return made.table(lambda _, record: record["rows"], ["method", "task", "accuracy"])
 
 
 def test_rows_stand_in_the_order_of_the_cells_and_not_of_the_folders():
-    frame = frame_of(rows_of(records(("graft", "full"))), ["method", "task", "accuracy"])
+    frame = table(records(("graft", "full")))
     assert [*frame.method] == ["graft", "graft", "full", "full"] and [*frame.accuracy] == [0.0, 0.1, 0.2, 0.3]
-    assert rows_of(records(())) == [], "a stage that is off has no rows"
-    assert [*frame_of([], ["method"]).columns] == ["method"]
+    off = table(records(()))
+    assert len(off) == 0 and [*off.columns] == ["method", "task", "accuracy"], "a stage that is off has no rows"
     assert [*frame_of([{"a": 1, "b": 2}], ["b"], more=True).columns] == ["b", "a"]
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_no_record_is_named_with_what_makes_it(content):
     made = records()
     write_json(made.file(made.cells[0]), content)
     with pytest.raises(DataError, match=rf"metrics/edit/full/13/a.json: not a record of edit.*; {MADE_BY}"):
-        rows_of(made)
+        table(made)
 
 
 def test_missing_files_are_named_together_and_not_more_than_ten():

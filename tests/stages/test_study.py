@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from skill_grafting.grafting.mask import GraftMask, StoredMask
-from skill_grafting.grafting.mask_reading import read_mask
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.support.errors import DataError, GraftError, ModelError, ParamsError

@@ -1,7 +1,6 @@
 """Frames of the main pipeline against numbers worked out by hand, on synthetic cells, and what the report makes of them."""
 
 import itertools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors.numpy import save_file
+import torch
 
 from skill_grafting.calibration import calibration_floor, reliability
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.mask_files import StoredMask, write_mask
+from skill_grafting.grafting.region import Region
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.formatting import percent
 from skill_grafting.support.io import read_json, write_json, write_text
@@ -97,12 +99,11 @@ def predictions(task: str, test_sets: list[str], seed: int, n: int = 400) -> Pre
 
 
 def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "learned", head: int = 0, **more: Any) -> None:
-    """Write a mask file with a header alone, and a trained head of so many parameters."""
-    header = {"format": "graft-mask", "version": 2, "model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer}
-    header |= {"shapes": {"a": [10_646_784]}, "selected": selected, "graftable": 10_646_784, "model_parameters": 22_713_216, **more}
-    tensors = {"indices/a": np.zeros(1, np.int32)} | ({"head/b": np.zeros(head, np.float32)} if head else {})
-    paths.mask("learned", task, seed).parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, paths.mask("learned", task, seed), metadata={"graft": json.dumps(header)})
+    """Write a mask file of the first parameters, and a trained head of so many."""
+    about = {"model": "tiny", "mode": "prompt", "k": 64, "localizer": localizer, "model_parameters": 22_713_216, **more}
+    mask = GraftMask(Region({"a": (10_646_784,)}), {"a": torch.arange(selected)})
+    heads = {"b": torch.zeros(head)} if head else {}
+    write_mask(paths.mask("learned", task, seed), StoredMask(mask, {"a": torch.zeros(selected)}, heads, about))
 
 
 def settings(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, sets: dict[str, list[str]] | None = None) -> Any:

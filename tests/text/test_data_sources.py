@@ -14,13 +14,13 @@ import pytest
 from skill_grafting.checkpoints.folders import find_checkpoint
 from skill_grafting.support.errors import DataError, ModelError
 from skill_grafting.support.io import read_json
-from skill_grafting.support.prompts import Prompt
 from stages import fetch as stage
 from stages.text.sources import packages
 from stages.text.sources.hub import load_hub
 from stages.text.sources.local import load_local
 from stages.text.sources.packaged import load_packaged
 from stages.text.sources.tables import build_table
+from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import HubSource, TaskSpec, resolve_tasks
 from stages.workflow.core import paths
 from tests.settings_files import lay_out_settings

@@ -8,9 +8,9 @@ from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
 from skill_grafting.support.errors import DataError, ModelError, ParamsError
-from skill_grafting.support.prompts import Prompt
 from stages.text.models.batching import by_length, collate, shuffled
 from stages.text.models.encoding import Example, encode, label_word_ids, rendered, word_ids
+from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.text.tasks.yaml12 import load_yaml
 from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer

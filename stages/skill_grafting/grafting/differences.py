@@ -107,8 +107,8 @@ def subtracted(
 ) -> Tensor:
     """`difference`, but NaN where both are the same infinity or NaN."""
     after = after.to(before.device)
-    if is_whole(before):  # exact far beyond what a float64 holds
-        return (after.long() - before.long()).double()
+    if is_whole(before):
+        return _subtracted_whole(before, after)
     kind = _kind(before.dtype, after.dtype, wide)
     if scratch is None:
         return after.to(kind) - before.to(kind)
@@ -116,6 +116,15 @@ def subtracted(
     if before.dtype == after.dtype == kind:
         return torch.sub(after, before, out=moved)
     return moved.copy_(after).sub_(exact(before))
+
+
+def _subtracted_whole(before: Tensor, after: Tensor) -> Tensor:
+    """The difference of whole numbers, exact far beyond what a float64 holds of each; of those so far apart that it wraps around, rounded."""
+    exactly = (after.long() - before.long()).double()
+    if before.itemsize < 8:
+        return exactly
+    roughly = after.double() - before.double()
+    return torch.where(roughly.abs() < 2.0**62, exactly, roughly)
 
 
 @cache

@@ -7,39 +7,47 @@ whatever it looks at, it gives a GraftMask over a Region, with
   tensors without a selected parameter left out;
 * exactly as many parameters as it was asked for, unless it documents "at most";
 * the same result for the same input, ties included.
-
-A mask file is enough to rebuild a graft from the pretrained model.  It is one safetensors file with, for each tensor that has a
-selected parameter, `indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned
-values there), and `head/<name>` for a trained head, which has no pretrained values to be grafted onto.  Its header names the region,
-the model (with a fingerprint), the task, the seed, k, both denominators and the rule.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import prod
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from ..support.errors import MaskError, ModelError, ParamsError, StorageError
-from ..support.writing import replacing
-from .region import FORMAT, VERSION, Region, Tensors
+from ..support.errors import MaskError, ModelError, ParamsError
+from .indices import difference, intersection, union
+from .region import Region, Tensors
 
-# dtypes of selected values and heads: a base model in float32 holds them all exactly
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-# and of heads and buffers, which travel whole
-WHOLE = (*FLOATS, torch.int64, torch.int32)
-# largest tensor whose indices are stored in four bytes
-INT32_LIMIT = 2**31
+
+class _Shortly(Repr):
+    """Shows the beginning of long lists and texts, and four digits of a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxdict, self.maxlist, self.maxstring, self.maxother = 20, 3, 60, 60
+
+    def repr_float(self, number: float, _level: int) -> str:
+        return f"{number:.4g}"
+
+
+class Record(dict):
+    """How a mask was found, shown in a few words."""
+
+    def __repr__(self) -> str:
+        return _Shortly().repr(dict(self))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraftMask:
     """A set of selected parameters of a region, with the operators of sets: `|`, `&`, `-`, `~`, `len` and `==`.
+
+    Masks of two regions, as two fine-tunings that moved other tensors have, are joined in the region of all tensors of both.
 
     indices: for each tensor with selected parameters its sorted flat indices, int64; record: how the mask was found (method, settings,
     losses by step, the step that was kept).
@@ -50,6 +58,7 @@ class GraftMask:
     record: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "record", Record(self.record))
         for name, indices in self.indices.items():
             if name not in self.region.shapes:
                 raise MaskError(f"{name} is not in the region")
@@ -102,19 +111,19 @@ class GraftMask:
         return modules
 
     def __and__(self, other: "GraftMask") -> "GraftMask":
-        """What both masks select; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: mine[torch.isin(mine, theirs)])
+        """What both masks select; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, intersection)
 
     def __or__(self, other: "GraftMask") -> "GraftMask":
-        """What either mask selects; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: torch.cat([mine, theirs]).unique())
+        """What either mask selects; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, union)
 
     def __sub__(self, other: "GraftMask") -> "GraftMask":
-        """What this mask selects and the other doesn't; raises MaskError unless they are of one region."""
-        return self._joined(other, lambda mine, theirs: mine[~torch.isin(mine, theirs)])
+        """What this mask selects and the other doesn't; raises MaskError if a tensor of one name has two shapes in their regions."""
+        return self._joined(other, difference)
 
     def __invert__(self) -> "GraftMask":
-        """What this mask doesn't select."""
+        """What this mask doesn't select of its region."""
         return GraftMask.full(self.region) - self
 
     def __len__(self) -> int:
@@ -150,9 +159,8 @@ class GraftMask:
 
     def save(self, path: str | Path) -> None:
         """Write the mask, without the selected values, to a safetensors file that `load_mask` reads."""
-        if Path(path).is_dir():
-            raise StorageError(f"{path}: is a folder, which a file won't replace; choose another name")
-        write_mask(Path(path), StoredMask(self, {}, {}, {"found": self.record}))
+        files = import_module(".mask_files", __package__)  # which makes masks of files, and so imports this one
+        files.write_mask(Path(path), files.StoredMask(self, {}, {}, {"found": self.record}))
 
     def __repr__(self) -> str:
         return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"
@@ -161,17 +169,18 @@ class GraftMask:
         """`counts` of tensors of which something is selected."""
         return {name: count for name, count in self.counts.items() if count}
 
-    def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor], Tensor]) -> "GraftMask":
+    def _joined(self, other: "GraftMask", join: Callable[[Tensor, Tensor, int], Tensor]) -> "GraftMask":
         if not isinstance(other, GraftMask):
             return NotImplemented
-        if self.region.shapes != other.region.shapes:
-            raise MaskError("the masks are of two regions: localize both with the same parameters= and heads=")
-        nothing = torch.empty(0, dtype=torch.int64)
-        names = [name for name in self.region.shapes if name in self.indices or name in other.indices]
-        made = {name: join(self.indices.get(name, nothing), other.indices.get(name, nothing)) for name in names}
+        region, nothing = self.region.joined(other.region), torch.empty(0, dtype=torch.int64)
+        made = {
+            name: join(self.indices.get(name, nothing), other.indices.get(name, nothing), size)
+            for name, size in zip(region.shapes, region.sizes, strict=True)
+            if name in self.indices or name in other.indices
+        }
         heads = sorted(named_heads(self) | named_heads(other))  # what was named as a head of either stays one
         return GraftMask(
-            self.region,
+            region,
             {name: indices for name, indices in made.items() if len(indices)},
             {"heads": heads} if heads else {},
         )
@@ -194,30 +203,3 @@ def require_mask(mask: GraftMask, weights: Tensors) -> None:
     for name, shape in mask.region.shapes.items():
         if name not in weights or weights[name].shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")
-
-
-@dataclass(frozen=True)
-class StoredMask:
-    """A mask with the values it selects, the trained head if there is one, and where it comes from."""
-
-    mask: GraftMask
-    values: dict[str, Tensor]
-    head: dict[str, Tensor]
-    about: dict[str, Any]
-
-
-def write_mask(path: Path, stored: StoredMask) -> None:
-    """Write a mask file, without values if there are none; equal masks give equal bytes."""
-    mask, region = stored.mask, stored.mask.region
-    small = {name: prod(shape) < INT32_LIMIT for name, shape in region.shapes.items()}
-    tensors = {f"head/{name}": whole.contiguous() for name, whole in stored.head.items()}
-    kinds = {name: torch.int32 if small[name] else torch.int64 for name in mask.indices}
-    tensors |= {f"indices/{name}": at.to(kinds[name], copy=True) for name, at in mask.indices.items()}
-    tensors |= {f"values/{name}": stored.values[name].contiguous() for name in mask.indices if stored.values}
-    header = {**stored.about, "format": FORMAT, "version": VERSION, "selected": mask.selected}
-    header |= {"graftable": region.size, "sparsity": mask.sparsity}
-    header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
-    # only the top level is sorted: the order of `shapes` is the order of the region
-    metadata = {"graft": json.dumps(dict(sorted(header.items())))}
-    with replacing(path) as partial:
-        save_file(tensors, partial, metadata=metadata)

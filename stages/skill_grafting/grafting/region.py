@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take m
 Tensors = Mapping[str, "Tensor"]
 # names of parameters or modules, as such or as glob patterns (`encoder.*.weight`), or a predicate of the parameter's name
 Parameters = str | Sequence[str] | Callable[[str], bool] | None
-# of a mask file, whose header has a region
-FORMAT, VERSION = "graft-mask", 2
 
 
 class LazyTensors(Mapping):
@@ -98,6 +96,14 @@ class Region:
         """Number of graftable parameters, the denominator of sparsity."""
         return sum(self.sizes)
 
+    def joined(self, other: Region) -> Region:
+        """The tensors of both regions; MaskError if one of them has two shapes."""
+        shapes = {**self.shapes, **other.shapes}
+        if strange := [name for name, shape in self.shapes.items() if shapes[name] != shape]:
+            sizes = " and ".join(str([*side.shapes[strange[0]]]) for side in (self, other))
+            raise MaskError(f"the masks are of other models: {strange[0]} is {sizes}")
+        return Region(shapes)
+
     def budget(self, sparsity: float) -> int:
         """Number of parameters that `sparsity` allows: floor(sparsity * size).
 
@@ -106,9 +112,11 @@ class Region:
         return int(sparsity * self.size + 1e-6)
 
     def split(self, region_indices: Tensor) -> dict[str, Tensor]:
-        """Sorted flat indices (int64) by tensor, from region indices; MaskError if one isn't within 0..size - 1."""
+        """Sorted flat indices (int64) by tensor, from region indices; MaskError unless they are whole numbers within 0..size - 1."""
         import torch
 
+        if region_indices.is_floating_point() or region_indices.is_complex() or region_indices.dtype == torch.bool:
+            raise MaskError(f"region indices must be whole numbers, not {region_indices.dtype}")
         indices = region_indices.to("cpu", torch.int64)
         row = indices.numpy()  # which compares faster than torch
         if (row[1:] < row[:-1]).any():

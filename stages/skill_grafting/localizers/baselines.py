@@ -6,12 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..grafting.differences import exact
+from ..grafting.differences import exact, is_same
 from ..grafting.region import Region
 from ..grafting.select import Elementwise, ranking
 from ..support.fields import Positive
 from .localizer import Localizer, LocalizerInput
-from .movement import movement
+from .movement import distance, movement
 
 
 class Bias(Localizer):
@@ -30,7 +30,7 @@ class Bias(Localizer):
 class Fish(Localizer):
     """The parameters with the largest empirical Fisher information before fine-tuning."""
 
-    needs_model = True
+    needs_model = of_examples = True
 
     examples: Positive = Field(1024, description="training examples, all if there are fewer.  FISH: 1024")
 
@@ -51,8 +51,8 @@ class Lota(Localizer):
 
         This is movement, the base of the paper's masks, but for a ticket never being padded with what fine-tuning left alone.
         """
-        moved = movement(given.pretrained, given.finetuned, given.region)
-        return ranking(given.region, moved, min(k, sum(int((values > 0).sum()) for values in moved.values())))
+        moved = Elementwise(given.region.shapes, ticket, given.pretrained, given.finetuned)
+        return ranking(given.region, moved, min(k, sum(int((values >= 0).sum()) for values in moved.values())))
 
 
 class Magnitude(Localizer):
@@ -80,6 +80,15 @@ class Random(Localizer):
 def biases(region: Region) -> list[str]:
     """Names of the region's biases, in its order."""
     return [name for name in region.shapes if name.rpartition(".")[2] == "bias"]
+
+
+def ticket(before: Tensor, after: Tensor) -> Tensor:
+    """How far values moved, and less than 0 of those that are the same; from 0.0 to -0.0 is a change over no distance."""
+    before, after = exact(before), exact(after).to(before.device)
+    same = is_same(before, after)
+    if not before.is_complex():
+        same &= before.isnan() | (before.signbit() == after.signbit())
+    return distance(before, after).masked_fill_(same, -1)
 
 
 def size(values: Tensor) -> Tensor:

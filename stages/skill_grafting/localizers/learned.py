@@ -32,7 +32,7 @@ from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, best, pieces
 from ..support.errors import ParamsError, TrainingError
 from ..support.fields import Count, Positive, Rate, Weight
-from .localizer import Budget, LocalizerInput
+from .localizer import LOGGER, Budget, LocalizerInput
 from .movement import Movement, distance
 
 # losses of so many steps are read from the device at once, since reading one waits for it
@@ -42,6 +42,8 @@ READ_STEPS = 10
 MEASURED = 4
 # examples of each batch whose mean losses Localize-and-Stitch sums (localize_utils.py: train_graft divides by first_batch, always 1)
 SUMMED_BATCH = 8
+# share of the region from which on movement kept more (docs/METHODS.md)
+LARGE = 0.1
 
 
 class Learned(Movement):
@@ -83,6 +85,8 @@ class Learned(Movement):
 
     def refine(self, given: LocalizerInput, order: Tensor, budget: Budget) -> GraftMask:
         """The mask learned from the first int(base_share * k) of the order; see `learn_mask`."""
+        if budget.k >= LARGE * given.region.size:
+            LOGGER.warning("learned: from 10 % of the region on, movement kept more in our study, and it takes no loss")
         base = GraftMask.from_region_indices(given.region, order[: int(self.base_share * budget.k)])
         start = MaskLogits.around(base, given.pretrained, given.finetuned, self.offset)
         gradient, settings = given.batch_gradients(self.batch_size), self.on_mean_loss(given.examples)

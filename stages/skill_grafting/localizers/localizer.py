@@ -93,7 +93,7 @@ NO_OBJECTIVE = Objective({}, _no_model, _no_model, _no_model)
 def squares_of(weight: Tensor) -> Tensor:
     """Zeros for a parameter's squared gradients: real, and not of a type so narrow that they would be rounded away beside their sum."""
     kind = torch.promote_types(weight.dtype, torch.float32)
-    return torch.zeros_like(weight, dtype=kind.to_real())
+    return torch.zeros(weight.shape, dtype=kind.to_real(), device=weight.device)
 
 
 def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Mapping[str, Tensor]) -> None:
@@ -101,7 +101,7 @@ def add_squared_gradient(loss: Tensor, weights: Mapping[str, Tensor], totals: Ma
     options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
     gradients = torch.autograd.grad(loss, [*weights.values()], **options)
     for name, gradient in zip(weights, gradients, strict=True):
-        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        gradient = gradient if gradient.layout == torch.strided else gradient.to_dense()
         for part in torch.view_as_real(gradient).unbind(-1) if gradient.is_complex() else [gradient]:
             part = part.to(totals[name].dtype)
             totals[name].addcmul_(part, part)
@@ -135,12 +135,14 @@ class Budget:
 class Localizer(Section):
     """One way to find the parameters that carry a skill, with its settings; it has a rank, or a refine, or both.
 
-    `name` is that of its class in lower case, or the one it was registered by; `needs_model`: a model and data, and not just two sets of weights;
-    None where they are taken if they are given.  `refuses_infinite`: it finds out itself if a parameter moved infinitely far.
+    `name` is that of its class in lower case, or the one it was registered by; `needs_model`: a model and data, and not just two sets
+    of weights; None where they are taken if they are given.  `of_examples`: it squares gradients of single examples.
+    `refuses_infinite`: it finds out itself if a parameter moved infinitely far.
     """
 
     name: ClassVar[str]
     needs_model: ClassVar[bool | None] = False
+    of_examples: ClassVar[bool] = False
     refuses_infinite: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -186,7 +188,7 @@ def find_masks(
     with watched(title, steps, unit, None if steps else objective.module) as moved, torch.inference_mode(False):
 
         def value(side: Tensors, name: str) -> Tensor:
-            values = side[name].detach()
+            values = side[name].detach().as_subclass(Tensor)
             if not weights and name not in read:
                 read.add(name)
                 moved()

@@ -1,6 +1,6 @@
 """Movement: rank parameters by how far fine-tuning moved them (paper, section 2.3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from ..grafting.apply import values_at
 from ..grafting.differences import Scratch, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-from ..grafting.select import Elementwise, NoNumberError, best, ordered
+from ..grafting.select import Elementwise, NoNumberError, best, ordered, pieces
 from .localizer import Budget, Localizer, LocalizerInput
 
 
@@ -23,6 +23,16 @@ def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors
 def distance(before: Tensor, after: Tensor) -> Tensor:
     """|after - before|, a tensor of its own."""
     return _size(difference(before, after))
+
+
+def squared_movement(pretrained: Tensors, finetuned: Tensors, names: Iterable[str]) -> dict[str, float]:
+    """The squared distance that each of these parameters moved; not finite where one moved further than a number can say."""
+    return {name: sum(squared_distance(*part) for part in pieces(pretrained[name], finetuned[name])) for name in names}
+
+
+def squared_distance(before: Tensor, after: Tensor) -> float:
+    """The sum of the squared distances between values, in float64."""
+    return float(torch.linalg.vector_norm(distance(before.detach(), after.detach()), dtype=torch.float64)) ** 2
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:

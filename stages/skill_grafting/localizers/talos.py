@@ -24,7 +24,7 @@ from .localizer import Budget, Localizer, LocalizerInput
 class Talos(Localizer):
     """The parameters that the model is least sensitive to before fine-tuning, found in rounds."""
 
-    needs_model = True
+    needs_model = of_examples = True
 
     examples: Positive = Field(64, description="training examples that it is measured on.  TaLoS: 32 or more")
     mode: Literal["expected", "sampled", "empirical", "sampled_logit", "label_logit"] = Field(

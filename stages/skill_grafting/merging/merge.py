@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
 from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
-from ..grafting.mask import GraftMask, StoredMask, require_mask
+from ..grafting.mask import GraftMask, require_mask
+from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, Tensors, named_weights, unwrapped
 from ..localizers.movement import distance
 from ..modules.comparing import copied, require_fit
@@ -323,8 +324,12 @@ def shifted(pretrained: Tensors, vector: Tensors, alpha: float = 1.0) -> dict[st
 def _shifted(values: Tensor, vector: Tensor, alpha: float = 1.0, wide: bool = False) -> Tensor:
     """values + alpha * vector in the type of the values, or the `wide` one in which it is summed; whole numbers are rounded at the end."""
     if is_whole(values):
-        made, kind = values.long() + (alpha * vector).round().long(), values.dtype
-        if not torch.equal(made.to(kind).long(), made):
+        along, kind = (alpha * vector).round(), values.dtype
+        made = values.long() + along.long()
+        roughly = values.double() + along  # which doesn't wrap around
+        if not (
+            torch.equal(made.to(kind).long(), made) and bool(((made.to(kind).double() - roughly).abs() < 2.0**62).all())
+        ):
             raise MaskError(f"whole numbers come to more than {kind} holds; take another rule, or a smaller alpha")
         return made.to(kind)
     made = widest(values) + (vector if alpha == 1 else alpha * vector)

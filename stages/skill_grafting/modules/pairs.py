@@ -198,19 +198,19 @@ class Pair:
     def region(self, parameters: Parameters = None) -> Region:
         """The parameters that may be grafted: all that moved but heads, tables of embeddings, output embeddings and poolers.
 
-        Or "all" that moved but heads; or those of GROUPS, names or glob patterns of parameters or modules, or a function of the name,
-        moved or not.
+        Or "all" but heads, those of GROUPS, names or glob patterns of parameters or modules, or a function of the name: moved or not.
         Raises ModelError if there are none, or nothing moved in them.
         """
         if self.model is None:
             names = [*self.before] if parameters in (None, ALL) else chosen([*self.before], parameters)
             return Region({name: tuple(self.before[name].shape) for name in names})
         body = [name for name in self.weights if name not in self.heads]
-        if parameters is None or parameters == ALL:
-            left = set() if parameters == ALL else self._outer()
+        if parameters is None:
+            left = self._outer()
             names = [name for name in body if name in self.moved and name not in left]
-            if parameters is None:
-                self._warn_of_last(names)
+            self._warn_of_last(names)
+        elif parameters == ALL:
+            names = body
         else:
             names = chosen(self.weights, self._patterns(parameters), "parameters")
             self.require_one_shape(names)

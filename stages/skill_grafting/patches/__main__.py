@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
-from ..localizers.registry import NAMES
 from ..support.command import USER_MISTAKE, guarded, missing_package
 from ..support.errors import GraftError, did_you_mean, printable
 from ..support.fields import GROUPS, Mode
@@ -19,12 +18,14 @@ from ..support.fields import GROUPS, Mode
 # command, a function in the module of its name, which gives what is printed -> what it does
 COMMANDS = {
     "localize": "Make a patch from two checkpoints, whoever fine-tuned them.",
+    "diff": "Make the patch of all that differs between two checkpoints, bit for bit.",
     "apply": "Put a patch onto its base model and save the result; any other model is refused.",
     "export": "Write a patch as an adapter of peft.",
     "inspect": "Show how large a mask is and where its parameters lie.",
 }
 MODES = get_args(Mode)
-PRETRAINED = "models/pretrained"
+# the methods that look at weights alone
+METHODS = ("bias", "lota", "magnitude", "movement", "random")
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,19 +43,11 @@ def share(text: str) -> float:
     return float(text)
 
 
-def at_least(least: int, text: str) -> int:
-    """A whole number from the least one on."""
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least {least}")
+def whole(text: str) -> int:
+    """A whole number, at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} should be a whole number, at least 0")
     return int(text)
-
-
-def pair(text: str, names: Collection[str] = ()) -> tuple[str, str]:
-    """NAME=VALUE, of these names if there are some."""
-    name, _, value = text.partition("=")
-    if not name or not value:
-        raise argparse.ArgumentTypeError(f"{text!r} should be NAME=VALUE")
-    return one_of(names)(name) if names else name, value
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:
@@ -69,12 +62,10 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
 
 
 TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "folder to write, which must not exist yet"}}
-MASK: dict[str, Any] = {"mask": {"type": Path, "help": "a mask file of the pipeline, or the folder or file of a patch"}}
-BASE: dict[str, Any] = {
-    "--base": {"default": PRETRAINED, "help": "base model, a folder or hub id; default: %(default)s"}
-}
+MASK: dict[str, Any] = {"mask": {"type": Path, "help": "a file of a mask, or the folder or file of a patch"}}
+PATCH: dict[str, Any] = {"patch": {"type": Path, "help": "the folder or file of a patch"}}
+BASE: dict[str, Any] = {"--base": {"required": True, "help": "base model, a folder or hub id"}}
 JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "print JSON instead of a table"}}
-PAIRS: dict[str, Any] = {"type": pair, "nargs": "+", "action": "extend", "default": [], "metavar": "NAME=VALUE"}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "localize": {
         "--base": {"required": True, "help": "pretrained checkpoint, a folder or hub id"},
@@ -82,26 +73,29 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         **TO,
         "--sparsity": {"type": share, "nargs": "+", "default": [1e-4],
             "help": "share of the graftable parameters to select; default: 0.0001; several sizes give a folder each"},
-        "--localizer": {"type": one_of(NAMES), "default": "movement", "metavar": "NAME",
-            "help": f"method that selects the parameters: {', '.join(NAMES)}; default: %(default)s"},
-        "--region": {"type": one_of(GROUPS), "nargs": "+", "default": [], "metavar": "GROUP",
-            "help": f"groups of parameters that may be selected: {', '.join(GROUPS)}; default: all that moved except heads, tables of "
+        "--localizer": {"type": one_of(METHODS), "default": "movement", "metavar": "NAME",
+            "help": f"method that selects the parameters: {', '.join(METHODS)}; default: %(default)s; those that take gradients are for Python"},
+        "--region": {"type": one_of((*GROUPS, "all")), "nargs": "+", "default": [], "metavar": "GROUP",
+            "help": f"groups of parameters that may be selected: {', '.join(GROUPS)}, or all; default: all that moved except heads, tables of "
             "embeddings, output embeddings and poolers"},
         "--mode": {"type": one_of(MODES), "metavar": "MODE",
             "help": f"how labels are read: {', '.join(MODES)}; default: as the fine-tuned checkpoint was saved"},
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
         "--finetuned-revision": {"help": "commit, tag or branch of the fine-tuned model on the hub"},
-        "--task": {"help": "name of the task; default: the name of the fine-tuned checkpoint"},
-        "--set": {**PAIRS, "help": "settings of the method, such as steps=50"},
-        "--seed": {"type": partial(at_least, 0), "default": 0, "help": "random seed of the method; default: %(default)s"},
+        "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
+        "--seed": {"type": whole, "default": 0, "help": "random seed of the method; default: %(default)s"},
     },
-    "apply": {
-        "patch": {"type": Path, "help": "the folder or file of a patch"},
-        "--base": {"required": True, "help": "base model, a folder or hub id"},
+    "diff": {
+        **BASE,
+        "--finetuned": {"required": True, "help": "checkpoint that came out of it, a folder or hub id"},
         **TO,
+        "--revision": {"help": "commit, tag or branch of the base model on the hub"},
+        "--finetuned-revision": {"help": "commit, tag or branch of the other one on the hub"},
+        "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
     },
+    "apply": {**PATCH, **BASE, **TO},
     "export": {
-        "patch": {"type": Path, "help": "the folder or file of a patch"},
+        **PATCH,
         "--leave-out": {"action": "store_true", "help": "leave biases and embeddings, which an adapter can't hold, as pretrained"},
         **BASE,
         **TO,

@@ -1,66 +1,34 @@
 """What `graft localize` says about two checkpoints and their masks."""
 
-import json
 from argparse import Namespace
 from collections import Counter
 from math import isfinite
-
-from torch import Tensor
 
 from ..checkpoints.comparing import listed
 from ..checkpoints.pairs import StoredPair
 from ..grafting.apply import take_at
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
-from ..grafting.select import pieces
-from ..localizers.localizer import Localizer
-from ..localizers.movement import distance
-from ..localizers.registry import NAMES, kind_of, localizer_of
+from ..localizers.movement import squared_distance, squared_movement
 from ..modules.pairs import Pair
-from ..support.errors import ModelError, ParamsError
-
-
-def localizer_for(request: Namespace) -> Localizer:
-    """The localizer with the settings of --set; raises ParamsError for options that don't go together."""
-    name = request.localizer
-    if kind_of(name).needs_model:
-        others = ", ".join(other for other in NAMES if not kind_of(other).needs_model)
-        raise ParamsError(
-            f"--localizer: {name} takes gradients, so it is for Python (localize(..., loss=)); from weights alone: {others}"
-        )
-    return localizer_of(name, {key: parsed(text) for key, text in request.set}, "--set ")
+from ..support.errors import ModelError
 
 
 def region_for(request: Namespace, pair: Pair) -> Region:
     """The region of --region; raises ModelError in the words of the command."""
     try:
-        return pair.region(request.region or None)
+        return pair.region("all" if "all" in request.region else request.region or None)
     except ModelError as error:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
 
 
-def parsed(text: str) -> object:
-    """The value of a setting as in JSON, or else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def squared_movement(pair: Pair) -> dict[str, float]:
+def moved_by(pair: Pair) -> dict[str, float]:
     """The squared distance that each parameter moved, in float64; of those that did and that both models have in one shape."""
-    before, after, squares = pair.compared, pair.after, {}
-    for name in pair.weights:
-        if name in pair.moved and name in before and before[name].shape == after[name].shape:
-            squares[name] = sum(squared_distance(*part) for part in pieces(before[name], after[name]))
-            if not isfinite(squares[name]):
-                pair.require_finite([name])
+    before, after = pair.compared, pair.after
+    there = [name for name in pair.weights if name in pair.moved and name in before]
+    squares = squared_movement(before, after, [name for name in there if before[name].shape == after[name].shape])
+    pair.require_finite([name for name, square in squares.items() if not isfinite(square)])
     return squares
-
-
-def squared_distance(before: Tensor, after: Tensor) -> float:
-    """The sum of the squared distances between values, in float64."""
-    return float(distance(before.detach(), after.detach()).double().square().sum())
 
 
 def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""README.md of what is handed on: how to use it without this project, where it comes from, how it scores."""
+"""README.md of what is handed on: how to use it without this project, and where it comes from."""
 
 import json
 import os
@@ -6,27 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..modules.heads import as_options
-from ..support.errors import StorageError
-from ..support.formatting import as_markdown, display_name, percent
+from ..support.errors import StorageError, printable
+from ..support.formatting import as_markdown
 from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
 CARD = "README.md"
-# the row of a patch's own scores
-GRAFTED = "grafted"
 # how a patch can be handed on
 MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
 # by the library that loads it
 LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
-# measure -> column
-MEASURES = {"score": "score", "agreement": "agreement", "retained": "retained", "gain": "gain", "ece": "ECE"}
-
-Scores = dict[str, dict[str, Any]]
 
 
 def require_free(target: Path) -> Path:
@@ -74,7 +68,7 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
         size=patch.size,
         head_values=sum(values.numel() for values in patch.head.values()),
         made_with=made_with(found),
-        table=score_table(patch.scores, "model"),
+        notes=printable(json.dumps(use.notes, indent=2, ensure_ascii=False)) if use.notes else "",
         form=form,
         name=FORMS[form],
         held=held,
@@ -95,40 +89,14 @@ def made_with(found: dict[str, Any]) -> str:
     return f"{method}{f' ({settings})' if settings else ''}{kept}"
 
 
-def score_table(scores: Scores, corner: str) -> list[list[str]]:
-    """Models by their measures on the same test rows, in %, below a header with this first cell; nothing without scores."""
-    measures = [name for name in MEASURES if any(name in row for row in scores.values())]
-    rows = [
-        [display_name(variant), f"{row['n']:,}", *(percent(row.get(name)) for name in measures)]
-        for variant, row in scores.items()
-    ]
-    return [[corner, "n", *(MEASURES[name] for name in measures)], *rows] if rows else []
-
-
 def _front(patch: PatchContent, form: str) -> str:
-    """The front matter of a card for the hub, as YAML, with the graft's own scores in %."""
-    use, row = patch.use, patch.scores.get(GRAFTED, {})
-    results = [
-        EvalResult(
-            task_type="text-classification",
-            dataset_type=use.title,
-            dataset_name=use.title,
-            dataset_split="test",
-            dataset_args={"n": row["n"]},
-            metric_type=measure,
-            metric_name=title,
-            metric_value=round(100 * row[measure], 2),
-        )
-        for measure, title in MEASURES.items()
-        if row.get(measure) is not None
-    ]
+    """The front matter of a card for the hub, as YAML."""
+    on_hub = patch.use.source == "hub"
     return ModelCardData(
-        base_model=use.base if use.source == "hub" else None,
-        base_model_relation=("finetune" if form == MODEL else "adapter") if use.source == "hub" else None,
+        base_model=patch.use.base if on_hub else None,
+        base_model_relation=("finetune" if form == MODEL else "adapter") if on_hub else None,
         library_name=LIBRARIES[form],
         tags=["model-grafting"],
-        model_name=f"Graft for {use.title}" if results else None,
-        eval_results=results or None,
     ).to_yaml()
 
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from ..grafting.composition import KINDS, composition
 from .card import made_with
 from .patch_file import PatchContent, read_graft
@@ -28,7 +26,7 @@ def inspect(mask: Path, as_json: bool) -> str:
         "file": str(path),
         "form": "patch" if use else "mask",
         "base": use.base if use else about.get("model"),
-        "task": use.title if use else about.get("task"),
+        "title": use.title if use else about.get("task"),
         "found by": made_with(selection.record) or about.get("localizer"),
         "selected": selection.selected,
         "graftable": selection.region.size,
@@ -54,7 +52,18 @@ def _added(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 def _in_words(facts: dict[str, Any]) -> str:
     """A line for each value, and a table for each list of rows."""
-    plain = {"tablefmt": "plain", "floatfmt": ".4g"}
     values = [fact for fact in facts.items() if not isinstance(fact[1], list)]
-    tables = [tabulate(facts[name], headers="keys", missingval="none", **plain) for name in ("layers", "kinds")]
-    return "\n\n".join([tabulate(values, missingval="unknown", disable_numparse=[0], **plain), *tables])
+    tables = [[[*rows[0]], *(row.values() for row in rows)] for rows in facts.values() if isinstance(rows, list)]
+    return "\n\n".join([_aligned(values, "<", "unknown"), *(_aligned(table, ">", "none") for table in tables)])
+
+
+def _aligned(rows: Iterable[Iterable[object]], side: str, missing: str) -> str:
+    """Rows in columns, the first flush left and the others at this side."""
+    cells = [
+        [missing if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = ["<", *[side] * (len(widths) - 1)]
+    lines = (map(format, row, map("{}{}".format, sides, widths)) for row in cells)
+    return "\n".join("  ".join(line).rstrip() for line in lines)

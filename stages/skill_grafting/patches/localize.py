@@ -19,13 +19,16 @@ def localize(**options: Any) -> str:
     Raises GraftError with every reason why these two can't be compared, or why the options (__main__.py) can't be used.
     """
     request, started, target = Namespace(**options), time.monotonic(), require_free(options["to"])
-    localizer, sizes = about_pairs.localizer_for(request), sorted({*request.sparsity})
+    sizes = sorted({*request.sparsity})
     pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = about_pairs.region_for(request, pair)
-    masks = api.localize(
-        pair, sparsity=sizes, method=localizer, parameters=region.shapes.__contains__, seed=request.seed
+    known = region.shapes.__contains__
+    masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
+    moved, lines, title = (
+        about_pairs.moved_by(pair),
+        [],
+        request.title or Path(request.finetuned).resolve().name,
     )
-    moved, lines, title = about_pairs.squared_movement(pair), [], request.task or Path(request.finetuned).resolve().name
     for size, mask in masks.items():
         folder = target if len(sizes) == 1 else target / f"{size:g}"
         lines.append(write_folder(folder, Patch.of(pair, mask=mask, title=title), AS_PATCH))

@@ -8,37 +8,49 @@ model = sg.Patch.from_pretrained("movies").apply(base)
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import torch
-from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..grafting.apply import take_at
-from ..grafting.mask import GraftMask, StoredMask
+from ..grafting.bits import as_bits
+from ..grafting.mask import GraftMask
+from ..grafting.mask_files import StoredMask
 from ..grafting.region import Parameters, named_weights, unwrapped
 from ..modules.heads import config_of, put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
-from ..modules.swapping import copied_with, swapped, unswapped
+from ..modules.swapping import SWAPS, copied_with, swapped, unswapped
 from ..modules.targets import writes_in
-from ..support.errors import ModelError, ParamsError
+from ..support.errors import MaskError, ModelError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
 from .placing import changes_of, load_base, put_on, require_fitting
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-class Patch(PatchContent, ModelHubMixin):
+    from .edits import Edit
+    from .updates import Update
+
+# how many patches were put on a model for good: each makes it another base
+STATES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Patch(PatchContent):
     """The values of a fine-tuned model inside a mask, with all that is needed to use them on the base model.
 
     mask: where the values go, and how it was found (`mask.record`); values: for each parameter, of shape (number selected there,); head:
-    tensors that are kept whole, namely heads and buffers that differ; use: the metadata (`PatchMetadata`); scores: for the card, by variant.
+    tensors that are kept whole, namely heads and buffers that differ; use: the metadata (`PatchMetadata`).
     """
 
-    def __init__(self, stored: StoredMask, use: PatchMetadata, scores: Mapping[str, Any] | None = None) -> None:
-        PatchContent.__init__(self, stored, use, dict(scores or {}))
+    def __init__(self, stored: StoredMask, use: PatchMetadata) -> None:
+        super().__init__(stored, use)
         self._base: ref[nn.Module] | None = None
-        self._bases: WeakKeyDictionary[nn.Module, list[ref[Tensor]]] = WeakKeyDictionary()
+        self._bases: WeakKeyDictionary[nn.Module, tuple[int, list[ref[Tensor]]]] = WeakKeyDictionary()
 
     @classmethod
     def of(
@@ -49,37 +61,46 @@ class Patch(PatchContent, ModelHubMixin):
         *,
         title: str = "",
         labels: Sequence[str] | None = None,
-        prompt: Mapping[str, Any] | None = None,
-        max_length: int | None = None,
+        notes: Mapping[str, Any] | None = None,
         heads: Parameters = None,
         **origin: str | None,
     ) -> "Patch":
         """Make the patch of two models, or of the pair of two checkpoints (see `read_pair`).
 
-        labels: in the order of the logits, by default those of the tuned model's config; prompt: the `template` and `verbalizer` by which a
-        language model's labels are read; max_length: tokens of a text; heads: names of heads beside the usual ones; origin: name, source
-        (hub, local) and revision of the base, by default those of its config.
+        labels: in the order of the logits, by default those of the tuned model's config; notes: what you say about its use, as JSON, which
+        the card shows; heads: names of heads beside the usual ones; origin: name, source (hub, local) and revision of the base, by default
+        those of its config.
         """
         pair = Pair.for_mask(base, tuned, mask, heads)
+        whole = pair.travelling(mask)
+        pair.require_finite(whole)
+        head = {name: pair.after[name].detach().cpu().clone() for name in whole}
+        values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
+        return cls.holding(pair, StoredMask(mask, values, head, {}), title=title, labels=labels, notes=notes, **origin)
+
+    @classmethod
+    def holding(
+        cls,
+        pair: Pair,
+        stored: StoredMask,
+        *,
+        title: str = "",
+        labels: Sequence[str] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        makes: str | None = None,
+        **origin: str | None,
+    ) -> "Patch":
+        """The patch of these values for the base of a pair.  makes: the fingerprint of the result, of an exact difference (see `diff`)."""
         if strange := origin.keys() - {"name", "source", "revision"}:
             raise ParamsError(f"{min(strange)}: unknown; of the base a patch says name, source and revision")
         if isinstance(labels, str) or not isinstance(labels, Iterable | None):
             raise ParamsError(f"labels: {labels!r} should be a list of names, in the order of the logits")
         if pair.extra:
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
-        whole = pair.travelling(mask)
-        pair.require_finite(whole)
-        head = {name: pair.after[name].detach().cpu().clone() for name in whole}
-        values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
         known = pair.labels if labels is None else [str(label) for label in labels]
-        about = {"title": title, "labels": known, "prompt": prompt, "max_length": max_length}
-        stored = StoredMask(mask, values, head, {})
-        patch = cls(
-            stored,
-            describe(
-                stored, pair.before, pair.weights, {**pair.origin, **origin, **about}, config_of(pair.tuned_model)
-            ),
-        )
+        about = {"title": title, "labels": known, "notes": dict(notes or {}), "makes": makes}
+        facts = {**pair.origin, **origin, **about}
+        patch = cls(stored, describe(stored, pair.before, pair.weights, facts, config_of(pair.tuned_model)))
         patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None
         return patch
 
@@ -118,12 +139,49 @@ class Patch(PatchContent, ModelHubMixin):
         with swapped(base, writes_in(given, changes_of(self))), with_settings(base, self.use.config):
             yield given
 
-    def tensors(self) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
-        """For each tensor its name, full shape, flat indices (int64) and the values to assign there; for heads all of them."""
-        for name, at in self.mask.indices.items():
-            yield name, self.mask.region.shapes[name], at, self.values[name]
-        for name, part in self.head.items():
-            yield name, tuple(part.shape), torch.arange(part.numel()), part.reshape(-1)
+    def put_on(self, model: Model) -> Model:
+        """Put the patch onto its base for good, in place, and give the model; it is compared as by `on`, and is no base of the patch then.
+
+        Raises MaskError for another model, also for one that a patch is on just now.
+        """
+        base = unwrapped(model)
+        if SWAPS.get(base):
+            raise MaskError(f"{self!r}: another patch is on the model; leave its `with` first")
+        put_on(self, base, f"this {type(base).__name__}")
+        STATES[base] = STATES.get(base, 0) + 1
+        return model
+
+    def then(self, later: "Patch") -> "Patch":
+        """One patch in the place of this one and a later one; MaskError unless this one makes what the later one was made from (see `diff`)."""
+        from .chains import chained
+
+        both = chained(self, later)
+        return Patch(both.stored, both.use)
+
+    @classmethod
+    def edit(cls, base: nn.Module, mask: GraftMask, to: "float | Edit" = 0.0, **about: Any) -> "Patch":
+        """The patch that writes a value into a mask of the base, or what `to(values, name)` makes of its values; 0 ablates what is there."""
+        from .edits import edited
+
+        weights = named_weights(base)
+        return cls.holding(Pair(dict(weights), dict(weights), unwrapped(base)), edited(weights, mask, to), **about)
+
+    def scaled(self, base: nn.Module, alpha: float, title: str = "") -> "Patch":
+        """The patch of base + alpha * (patched - base): -1 takes a skill away, 2 doubles it; what travels whole is left out."""
+        from .edits import along
+
+        self.require(base)
+        origin = {"name": self.use.base, "source": self.use.source, "revision": self.use.revision}
+        title = title or f"{alpha:g} x {self.use.title}"
+        return self.edit(base, self.mask, along(self.values, alpha), title=title, **origin)
+
+    def updates(
+        self, names: 'Literal["model", "file"]' = "model", model: "PreTrainedModel | None" = None
+    ) -> "Iterator[Update]":
+        """What changes, as (name, shape, dtype, values, int32 indices) for each tensor, heads whole; by the names of files for a `model`."""
+        from .updates import updates
+
+        return updates(self, names, model)
 
     def inverse(self, base: nn.Module) -> "Patch":
         """The patch that leads from the patched base back to the base."""
@@ -141,24 +199,35 @@ class Patch(PatchContent, ModelHubMixin):
 
     # --- On the disk and the hub ------------------------------------------------------------------------------------------
 
-    def save_pretrained(self, save_directory: str | Path, **hub: Any) -> None:
-        """Write the patch and its card into a folder; `push_to_hub=True` and `repo_id` upload it to the hub as well."""
-        folder = Path(save_directory)
-        self._save_pretrained(folder)
-        if hub.pop("push_to_hub", False):
-            self.push_to_hub(hub.pop("repo_id", folder.name), **hub)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the patch and its card into a folder."""
         from .card import write_files
 
-        write_files(save_directory, self)
+        write_files(Path(folder), self)
+
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | None = None, **commit: Any) -> str:
+        """Upload the patch and its card to a repository on the hub, which is made if there is none; gives the commit's address.
+
+        commit: options of `huggingface_hub.HfApi.upload_folder`, such as commit_message or revision.  Raises StorageError if it can't be.
+        """
+        from huggingface_hub import HfApi
+
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            try:
+                hub = HfApi(token=token)
+                repository = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
+                return str(hub.upload_folder(repo_id=repository, folder_path=folder, **commit))
+            except Exception as error:  # a connection that breaks has no error type of its own
+                raise StorageError(f"{repo_id}: could not be uploaded to the hub: {one_line(error)}") from error
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, revision: str | None = None, **hub: Any
-    ) -> "Patch":
-        """Read a patch from a folder, a file, or a repository on the hub; raises MaskError if it is missing or damaged."""
-        content = read_patch(pretrained_model_name_or_path, revision, **hub)
+    def from_pretrained(cls, place: str | Path, revision: str | None = None, **hub: Any) -> "Patch":
+        """Read a patch from a folder, a file, or a repository on the hub; raises MaskError if it is missing or damaged.
+
+        hub: options of `huggingface_hub.hf_hub_download`, such as token or cache_dir.
+        """
+        content = read_patch(place, revision, **hub)
         return cls(content.stored, content.use)
 
     def to_peft(self, folder: str | Path, base: nn.Module | None = None, leave_out: bool = False) -> str:
@@ -182,10 +251,11 @@ class Patch(PatchContent, ModelHubMixin):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Patch):
             return NotImplemented
-        mine, theirs = (sorted(one.tensors(), key=lambda part: part[0]) for one in (self, other))
+        mine, theirs = (sorted(one.updates(), key=lambda part: part.name) for one in (self, other))
         same = self.use == other.use and len(mine) == len(theirs) and self.mask.region == other.mask.region
         return same and all(
-            a[:2] == b[:2] and a[2].equal(b[2]) and a[3].equal(b[3]) for a, b in zip(mine, theirs, strict=True)
+            a[:3] == b[:3] and as_bits(a.values).equal(as_bits(b.values)) and a.indices.equal(b.indices)
+            for a, b in zip(mine, theirs, strict=True)
         )
 
     __hash__ = object.__hash__
@@ -198,10 +268,14 @@ class Patch(PatchContent, ModelHubMixin):
         base = unwrapped(base)
         with unswapped(base):
             require_fitting(self, base, f"this {type(base).__name__}")
-        self._bases[base] = [ref(weight) for weight in named_weights(base).values()]
+        self._bases[base] = STATES.get(base, 0), [ref(weight) for weight in named_weights(base).values()]
 
     def _is_known(self, base: nn.Module) -> bool:
         """True if the model was compared and has the same parameters still, whatever they were turned into: loading may replace them."""
-        known = self._bases.get(base, ())
+        state, known = self._bases.get(base, (0, ()))
         now = named_weights(base).values()
-        return len(known) == len(now) and all(one() is weight for one, weight in zip(known, now, strict=True))
+        return (
+            state == STATES.get(base, 0)
+            and len(known) == len(now)
+            and all(one() is weight for one, weight in zip(known, now, strict=True))
+        )

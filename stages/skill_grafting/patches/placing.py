@@ -90,7 +90,7 @@ def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
     """Raise MaskError unless these weights are what a patch was made from."""
     use, wanted = patch.use, patch.region.shapes
     for name, weight in known.items():
-        if weight.is_meta or not weight.is_floating_point():
+        if weight.is_meta or not (weight.is_floating_point() or use.makes):
             raise MaskError(
                 f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
             )

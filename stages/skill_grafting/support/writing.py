@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from .errors import GraftError, StorageError
 
+WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 STORAGE_PROBLEMS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
@@ -25,9 +27,11 @@ STORAGE_PROBLEMS = (
 def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     """Give a temporary path to write a file or folder at; rename it to `target` at the end.
 
-    Raises StorageError if the disk is full or the place can't be written, or, with `fresh`, if there is more than an empty
-    folder at `target` by then; it is as before in any case.
+    Only regular files, folders and nothing are replaced: StorageError for a device, a pipe, a link or a read-only file, or, with
+    `fresh`, if there is more than an empty folder at `target` by then, and if the disk is full or the place can't be written.  What
+    is there is as before in any case.
     """
+    _require_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent) as folder:
@@ -37,14 +41,28 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
             _share(made, Path(folder))
             if fresh and (any(target.iterdir()) if target.is_dir() else os.path.lexists(target)):
                 raise StorageError(f"{target}: exists by now; remove it or choose another name")
+            _require_replaceable(target)
             if target.is_dir() and not made.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "a folder stands where a file is to be", str(target))
+                raise StorageError(f"{target}: is a folder, which a file doesn't replace; choose another name")
             _put(made, target, Path(folder))
     except BaseException as error:
         if is_storage_problem(error):
             remedy = "nothing was left behind; fix this and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
+
+
+def _require_replaceable(target: Path) -> None:
+    """Raise StorageError for what is more than a file of somebody's own: root can replace a device of the machine."""
+    try:
+        mode = target.lstat().st_mode
+    except OSError:  # nothing there, or no place at all, which shows in writing
+        return
+    what = "a link" if stat.S_ISLNK(mode) else "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "no regular file"
+    if not what and not (mode & WRITABLE and os.access(target, os.W_OK)):
+        what = "read-only"
+    if what:
+        raise StorageError(f"{target}: is {what}, and so not replaced; remove it or choose another name")
 
 
 def _put(made: Path, target: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from skill_grafting.support.errors import DataError, ModelError
-from skill_grafting.support.prompts import SENTENCES, TEXT_FORMS, Prompt
+from stages.text.tasks.prompts import SENTENCES, TEXT_FORMS, Prompt
 from stages.text.tasks.tasks import TaskSpec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from skill_grafting.support.errors import DataError, did_you_mean, plain_problem
 from skill_grafting.support.fields import Column, Section
-from skill_grafting.support.prompts import Prompt
+from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")

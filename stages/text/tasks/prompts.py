@@ -6,7 +6,7 @@ from itertools import product
 
 from pydantic import field_validator
 
-from .fields import Section
+from skill_grafting.support.fields import Section
 
 SENTENCES = ("sentence1", "sentence2")
 # what a template may do to a text, as {sentence1:cut}; LM-BFF's prompts of pairs need both
