@@ -103,7 +103,7 @@ class Group:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
-        pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+        pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region, "graft.region").shapes)
         if kind_of(method) == LOCALIZED:
             grafts = [graft_of(method, task, seed, params, machine) for task in tasks]
         else:

@@ -130,7 +130,7 @@ def open_model(
 ) -> ArithmeticModel:
     """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)
-    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region, "graft.region").shapes)
     views = open_shared(tasks, seed, params.model, machine).views
     models = {task: moved_region(method, task, seed, anatomy, pretrained) for task in tasks}
     kind = LinearArithmeticModel if method == LINEAR else ArithmeticModel
