@@ -2,7 +2,7 @@
 
 from skill_grafting.support.io import read_rows, write_rows
 from skill_grafting.support.writing import replacing
-from stages.text.tasks.sampling import draw_sample
+from stages.text.rows.sampling import draw_sample
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.sections import Settings

@@ -45,12 +45,12 @@ from stages.merge.settings import (
 from stages.text.models.encoding import Example
 from stages.text.models.predicting import predict
 from stages.text.models.shared import SharedModel
+from stages.text.rows.sampling import spread
 from stages.text.scores.classification import accuracy
 from stages.text.scores.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.text.scores.scores import Row, score_rows
 from stages.text.scores.variants import FINETUNED
 from stages.text.tasks.runtime import Runtime
-from stages.text.tasks.sampling import spread
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, open_shared, stored_bytes

@@ -23,8 +23,8 @@ from stages.talos.settings import Settings
 from stages.text.models.encoding import Example
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
+from stages.text.rows.sampling import spread
 from stages.text.tasks.runtime import Runtime
-from stages.text.tasks.sampling import spread
 from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
 

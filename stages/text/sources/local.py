@@ -21,7 +21,7 @@ from typing import Any
 
 from skill_grafting.support.errors import DataError, did_you_mean, shown
 from skill_grafting.support.io import json_problem, sha256_of
-from stages.text.tasks.rows import SPLITS, Row
+from stages.text.rows.content import SPLITS, Row
 from stages.text.tasks.tasks import TaskSpec
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
