@@ -1,6 +1,6 @@
 """calibration: calibration error of all models of one seed."""
 
-from skill_grafting.support.io import read_json, require, write_json
+from skill_grafting.support.io import read_json, write_json
 from stages.text.scores.scores import calibration_scores
 from stages.text.scores.temperature import frontier
 from stages.workflow.cells.scoring import read_cell
@@ -16,8 +16,7 @@ def main(params: Settings, seed: int) -> None:
     for task in params.tasks:
         tests, dev = read_cell(task, seed), read_cell(task, seed, dev=True)
         scores = calibration_scores(tests, settings.bins, settings.histogram_bins)
-        fitted = read_json(require(paths.record("controls", task, seed), f"controls@{seed}"))
-        evaluated = read_json(require(paths.record("evaluate", task, seed), f"evaluate@{task}-{seed}"))
+        fitted, evaluated = (read_json(paths.record(stage, task, seed)) for stage in ("controls", "evaluate"))
         about = {"bins": settings.bins, "histogram_bins": settings.histogram_bins}
         rows = frontier(tests, dev, task, fitted | evaluated, settings.bins)
         write_json(paths.record("calibration", task, seed), {**about, "scores": scores, "frontier": rows})

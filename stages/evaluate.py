@@ -44,7 +44,7 @@ def grafts(moved: MovedParameters, seed: int, params: Settings) -> Iterator[tupl
     learned mask's size, which may be below the budget.
     """
     task, anatomy = moved.model.task.name, read_anatomy(paths.PRETRAINED)
-    region = anatomy.region(params.graft.region)
+    region = anatomy.region(params.graft.region, "graft.region")
     pretrained = {name: moved.model.parameters()[name].detach().cpu().clone() for name in region.shapes}
     finetuned = {name: moved.finetuned.get(name, values).cpu() for name, values in pretrained.items()}
     files = paths.mask("learned", task, seed), paths.mask("movement", task, seed)

@@ -10,6 +10,7 @@ from skill_grafting.support.errors import DataError, printable
 from skill_grafting.support.io import read_rows, write_json, write_rows
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
+from stages.text.rows.content import Row
 from stages.text.sources.hub import load_hub
 from stages.text.sources.local import load_local
 from stages.text.sources.packaged import load_packaged
@@ -24,7 +25,6 @@ from stages.text.sources.tables import (
     ood_rows,
     together,
 )
-from stages.text.tasks.rows import Row
 from stages.text.tasks.settings import DataParams, OodParams
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.workflow.core import paths

@@ -17,7 +17,7 @@ from stages.workflow.core.stage import stage
 def main(params: Settings, task: str, seed: int) -> None:
     """Store the mask of graft.sparsity by movement: where a mask is learned from, and what its graft is compared with."""
     anatomy = read_anatomy(paths.PRETRAINED)
-    region, heads = anatomy.region(params.graft.region), anatomy.names([HEAD])
+    region, heads = anatomy.region(params.graft.region, "graft.region"), anatomy.names([HEAD])
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
     finetuned = read_tensors(paths.finetuned(task, seed), [*region.shapes, *heads])
     budget = Budget.of(region, params.graft.sparsity, "graft.sparsity")

@@ -1,8 +1,8 @@
 """sample: the few examples per class that one (task, seed) trains on, and the test set."""
 
-from skill_grafting.support.io import read_rows, require, write_rows
+from skill_grafting.support.io import read_rows, write_rows
 from skill_grafting.support.writing import replacing
-from stages.text.tasks.sampling import draw_sample
+from stages.text.rows.sampling import draw_sample
 from stages.workflow.cells.stored import read_task
 from stages.workflow.core import paths
 from stages.workflow.core.sections import Settings
@@ -12,7 +12,7 @@ from stages.workflow.core.stage import stage
 @stage
 def main(params: Settings, task: str, seed: int) -> None:
     """Draw train, dev and test of a task for a seed."""
-    rows = read_rows(require(paths.table(task), "fetch"))
+    rows = read_rows(paths.table(task))
     sample = draw_sample(rows, read_task(task).labels, task, seed, params.data)
     with replacing(paths.sample(task, seed, "train").parent) as folder:
         for split, chosen in sample.items():

@@ -11,7 +11,7 @@ import pandas as pd
 
 from skill_grafting.calibration import calibration_floor
 from skill_grafting.support.formatting import percent, small_percent
-from skill_grafting.support.io import read_json, require
+from skill_grafting.support.io import read_json
 from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
@@ -213,7 +213,7 @@ def _tasks(names: list[str]) -> pd.DataFrame:
 
 def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
     """How many test texts of another data set are also in the task's training data, as far as known."""
-    shared = read_json(require(paths.LEAKAGE, "fetch")) if pairs else {}
+    shared = read_json(paths.LEAKAGE) if pairs else {}
     rows = ({"task": task, "test_set": test_set, **shared.get(task, {}).get(test_set, {})} for task, test_set in pairs)
     return frame_of(rows, ["task", "test_set", "leaked", "test"])
 

@@ -16,7 +16,7 @@ import skill_grafting as sg
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import LazyTensors, Region
 from skill_grafting.localizers.movement import movement_mask
-from stages.text.tasks.sampling import draw_sample
+from stages.text.rows.sampling import draw_sample
 from stages.text.tasks.settings import DataParams
 from tests.dvc_project import ROOT, of_tests
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from skill_grafting.support.fields import Values
 from stages.commands import profile
+from stages.text.tasks.fields import Values
 from stages.workflow.core.settings import PIPELINES, checked, load_all, owner_of, params_file, read_files, sections_of
 
 ROOT = Path(__file__).parents[1]

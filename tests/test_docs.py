@@ -32,7 +32,9 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 # their commands and settings belong together and are run by tests/walkthroughs/test_own.py
 APART = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.stem not in ("OWN", "CONTRIBUTING"))
 # inside folders that are made, of the user's, and what every pipeline may have
-INSIDE = "settings.py anatomy.json curve.png config.json model.safetensors tokenizer.json test.csv relative.py".split()
+INSIDE = (
+    "indices/<name> values/<name> head/<name> settings.py anatomy.json config.json model.safetensors tokenizer.json test.csv relative.py"
+).split()
 ENDINGS = "html|py|yaml|md|json|jsonl|csv|tsv|png|txt|toml|safetensors|lock"
 MADE = [path for name in ALL for path in output_paths(name, "outs", "metrics")]
 
@@ -118,12 +120,14 @@ def paths_named() -> set[str]:
 def is_there(path: str) -> bool:
     """True if a path exists, is made by a stage, or is a place for the user's files."""
     plain = path.rstrip("/").replace("<task>", "${item.task}").replace("<seed>", "${item.seed}")
+    if plain in INSIDE:
+        return True
     if "<" in plain:
         return (ROOT / plain.partition("<")[0]).is_dir()
     example = re.sub(r"/13/reviews(?=[./]|$)", "/${item.seed}/${item.task}", plain)
     return (
         any((ROOT / top / f"{plain}{end}").exists() for top in (".", "stages", "docs") for end in ("", ".py"))
-        or plain in (str(paths.PAGE), *INSIDE)
+        or plain == str(paths.PAGE)
         or any(lies_in(example, made) for made in MADE)
         or plain.startswith(("data/local/", "models/local/", ".dvc/", ".venv/"))
     )

@@ -1,17 +1,20 @@
 """No module comes back to itself by its imports, the library imports nothing outside itself, and nobody imports a pipeline."""
 
 import ast
+import re
+import tokenize
+from io import StringIO
 from pathlib import Path
 
 import networkx
 import pytest
 
 import skill_grafting
-from stages.workflow.core.settings import PIPELINES
+from stages.workflow.core.settings import PIPELINES, flat, load_all
 from tests import imports
 from tests.imports import ROOT
 
-LIBRARY = Path("stages/skill_grafting")
+LIBRARY, TEXT = Path("stages/skill_grafting"), Path("stages/text")
 # the floors of the library, the lowest first; what stands beside them is on top (api, curves)
 FLOORS = ("support", "grafting", "localizers", "models", "modules", "checkpoints", "merging", "patches")
 Edges = set[tuple[Path, Path]]
@@ -40,6 +43,31 @@ def floor(path: Path) -> int | None:
 def test_the_library_stands_by_itself_and_nothing_imports_itself():
     found = edges()
     assert len(found) > 500 and leaving(found) == set() and circles(found) == []
+
+
+def test_what_is_about_texts_knows_no_pipeline():
+    above = {(one, other) for one, other in edges() if TEXT in one.parents and not {LIBRARY, TEXT} & {*other.parents}}
+    assert above == set()
+
+
+def said(path: Path) -> str:
+    """What a file of the library says to people: its texts and comments."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    parts = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    comments = [token.string for token in tokenize.generate_tokens(StringIO(text).readline) if token.type == tokenize.COMMENT]
+    return "\n".join([*parts, *comments])
+
+
+SETTINGS = "|".join(re.escape(name) for name in flat(load_all(ROOT)) if "." in name and not name.startswith("task."))
+CLIENT = re.compile(rf"\bdvc\b|params\.yaml|\bstages/(?!skill_grafting)|(?<![\w.])({SETTINGS})(?!\w)", re.IGNORECASE)
+
+
+def test_the_library_does_not_speak_of_its_client():
+    files = [path for path in (ROOT / LIBRARY).rglob("*") if path.suffix in (".py", ".pyi", ".j2")]
+    assert {path.name: found for path in files if (found := CLIENT.findall(said(path)))} == {}
+    assert CLIENT.search(said(ROOT / "stages/workflow/run.py")) and CLIENT.search("lower graft.sparsity"), "control"
 
 
 def test_no_floor_of_the_library_imports_a_higher_one():

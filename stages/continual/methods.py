@@ -274,7 +274,7 @@ Row = dict[str, str | None]
 def stored_rows(rows: Sequence[Row], labels: Sequence[str], per_class: int) -> list[Row]:
     """The first rows of every class, in their order, all of a class that has fewer.
 
-    The rows of a class come in a random order already (data/sampling.py), so these are a random draw.
+    The rows of a class come in a random order already (rows/sampling.py), so these are a random draw.
     """
     chosen = []
     for label in labels:

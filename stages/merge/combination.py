@@ -45,12 +45,12 @@ from stages.merge.settings import (
 from stages.text.models.encoding import Example
 from stages.text.models.predicting import predict
 from stages.text.models.shared import SharedModel
+from stages.text.rows.sampling import spread
 from stages.text.scores.classification import accuracy
 from stages.text.scores.predictions import Predictions, first_rows, read_predictions, write_predictions
 from stages.text.scores.scores import Row, score_rows
 from stages.text.scores.variants import FINETUNED
 from stages.text.tasks.runtime import Runtime
-from stages.text.tasks.sampling import spread
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, open_shared, stored_bytes
@@ -103,7 +103,7 @@ class Group:
             moved = anatomy.names([group for group in params.finetune.train if group != HEAD])
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
-        pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+        pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region, "graft.region").shapes)
         if kind_of(method) == LOCALIZED:
             grafts = [graft_of(method, task, seed, params, machine) for task in tasks]
         else:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from skill_grafting.support.errors import did_you_mean
-from skill_grafting.support.fields import Count, Name, Section, Share, Tasks, Values, Weight
+from skill_grafting.support.fields import Count, Section, Weight
 from stages.text.scores.variants import FINETUNED, GRAFTED
+from stages.text.tasks.fields import Name, Share, Tasks, Values
 from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers
 

@@ -95,4 +95,4 @@ def load_joint(folder: Path, tasks: Iterable[str], settings: ModelParams, runtim
             heads.setdefault(task, {})[name] = values
         return SharedModel.load(folder, [read_task(task) for task in tasks], settings, runtime, heads=heads)
     except (OSError, SafetensorError, KeyError) as error:
-        raise ModelError(f"{folder / HEADS}: missing or damaged, `dvc repro` makes it: {error}") from error
+        raise ModelError(f"{folder / HEADS}: missing or damaged: {error}") from error

@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from skill_grafting.support.fields import Count, Name, Positive, Section, Share, Tasks, Values
+from skill_grafting.support.fields import Count, Positive, Section
+from stages.text.tasks.fields import Name, Share, Tasks, Values
 from stages.text.tasks.settings import AdamWParams
 from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, unknown_localizers

@@ -74,7 +74,7 @@ def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
 def train_and_measure(name: str, task: str, seed: int, params: Settings, machine: Runtime) -> str:
     """Train a method such as lora_8 on one cell and store its scores; returns a line for the log."""
     cell = open_training(task, seed, params.model, machine)
-    graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region).size
+    graftable = read_anatomy(paths.PRETRAINED).region(params.graft.region, "graft.region").size
     plans = plans_of(params.peft.training, chosen_point(task, seed))
     with progress(f"peft {name} {task}-{seed}", sum(plan.steps for plan in plans), "step") as bar:
         model, weights, training = train_efficiently(cell, name, plans, bar.update)

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.support.fields import Count, Name, Part, Positive, Rates, Section, Share, Tasks, Values, Weight
+from skill_grafting.support.fields import Count, Positive, Section, Weight
+from stages.text.tasks.fields import Name, Part, Rates, Share, Tasks, Values
 from stages.text.tasks.settings import AdamWParams
 from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers

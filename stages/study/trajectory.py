@@ -89,7 +89,7 @@ def trace(task: str, seed: int, params: Settings, machine: Runtime) -> str:
     due = due_steps(steps, looks)
     own = read_test_sets(task, seed)[task][: params.study.test_max or None]
     anatomy = read_anatomy(paths.PRETRAINED)
-    names = [*anatomy.region(params.graft.region).shapes, *anatomy.names([HEAD])]
+    names = [*anatomy.region(params.graft.region, "graft.region").shapes, *anatomy.names([HEAD])]
     with progress(f"trajectory {task}-{seed}", steps, "step") as bar:
         seen = Trace(due, {task: own, train_set(task): training.rows["train"]}, names, bar.update)
         model = train_again(training, settings, seen.watch)

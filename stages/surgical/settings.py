@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from skill_grafting.support.fields import Count, Positive, Rate, Section, Tasks, Values
+from skill_grafting.support.fields import Count, Positive, Rate, Section
 from stages.surgical.selections import parse
+from stages.text.tasks.fields import Tasks, Values
 from stages.text.tasks.settings import FinetuneParams, WarmedUp
 from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among

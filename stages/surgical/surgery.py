@@ -10,7 +10,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.support.fields import HEAD, LAYERS
-from skill_grafting.support.io import read_json, require
+from skill_grafting.support.io import read_json
 from skill_grafting.support.progress import progress
 from stages.surgical.layers import by_layer
 from stages.surgical.selections import Layers, choose, parse
@@ -66,8 +66,8 @@ def chosen_sets(selection: str, task: str, seed: int, surgery: SurgeryParams) ->
 
 def read_scores(task: str, seed: int, target: str, aggregation: str, examples: int) -> list[float]:
     """The stored scores of a cell's layers, their mean over heads; those of all examples if there are fewer."""
-    path = require(paths.record("fim", task, seed), f"stages/surgical/dvc.yaml:fim@{seed}")
-    rows = [row for row in read_json(path)["rows"] if row["target"] == target and row["aggregation"] == aggregation]
+    stored = read_json(paths.record("fim", task, seed))["rows"]
+    rows = [row for row in stored if row["target"] == target and row["aggregation"] == aggregation]
     count = max(row["examples"] for row in rows if row["examples"] <= examples)
     values = [row["scores"] for row in rows if row["examples"] == count]
     return [sum(column) / len(column) for column in zip(*values, strict=True)]

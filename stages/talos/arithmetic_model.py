@@ -23,8 +23,8 @@ from stages.talos.settings import Settings
 from stages.text.models.encoding import Example
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
+from stages.text.rows.sampling import spread
 from stages.text.tasks.runtime import Runtime
-from stages.text.tasks.sampling import spread
 from stages.workflow.cells.training import open_shared
 from stages.workflow.core import paths
 
@@ -130,7 +130,7 @@ def open_model(
 ) -> ArithmeticModel:
     """The vectors of a method for these tasks; `params` has the sections model and graft.region, `limits` see encode_rows."""
     anatomy = read_anatomy(paths.PRETRAINED)
-    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region).shapes)
+    pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region, "graft.region").shapes)
     views = open_shared(tasks, seed, params.model, machine).views
     models = {task: moved_region(method, task, seed, anatomy, pretrained) for task in tasks}
     kind = LinearArithmeticModel if method == LINEAR else ArithmeticModel

@@ -37,7 +37,7 @@ LEAST, MOST, RANDOM = "least", "most", "random"
 def measure_sensitivity(seed: int, params: Settings, machine: Runtime) -> list[str]:
     """Store, for every task that sensitivity is measured on, pruned accuracies and overlaps; returns a line for each."""
     tasks = params.talos.tasks
-    region = read_anatomy(paths.PRETRAINED).region(params.graft.region)
+    region = read_anatomy(paths.PRETRAINED).region(params.graft.region, "graft.region")
     pretrained = read_tensors(paths.PRETRAINED, region.shapes)
     views = open_shared(tasks, seed, params.model, machine).views
     model = ArithmeticModel(views, pretrained, {}, encode_rows(views, seed, {"test": params.talos.test_max}))

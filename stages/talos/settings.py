@@ -5,21 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from skill_grafting.support.fields import (
-    Count,
-    Name,
-    Optimizer,
-    Part,
-    Positive,
-    Rates,
-    Schedule,
-    Section,
-    Share,
-    Tasks,
-    Values,
-    Weight,
-    get_by_path,
-)
+from skill_grafting.support.fields import Count, Positive, Section, Weight
+from stages.text.tasks.fields import Name, Optimizer, Part, Rates, Schedule, Share, Tasks, Values, get_by_path
 from stages.workflow.core import sections
 from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
 

@@ -25,7 +25,7 @@ from stages.workflow import forks
 if TYPE_CHECKING:
     from dvc.stage import Stage
 
-    from skill_grafting.support.fields import Section
+    from stages.text.tasks.settings import RuntimeParams
 
 MEMORY, GPU = "MEMORY", "GPU"
 GPUS, NO_GPU = Path("/proc/driver/nvidia/gpus"), ("", "-1", "none", "NoDevFiles")
@@ -39,7 +39,7 @@ Outcome = tuple[int, str, float]
 _free_gpus: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
-def gpus_of(runtime: "Section") -> list[str]:
+def gpus_of(runtime: "RuntimeParams") -> list[str]:
     """GPUs as CUDA_VISIBLE_DEVICES names them, each once for each stage that it may have at a time."""
     resources, seen = runtime.resources, os.environ.get("CUDA_VISIBLE_DEVICES")
     names = map(str, range(len([*GPUS.glob("*")]))) if seen is None else map(str.strip, seen.split(","))

@@ -22,7 +22,7 @@ from stages.workflow.core import paths
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
     from dvc.stage import Stage
 
-    from skill_grafting.support.fields import Section
+    from stages.text.tasks.settings import RuntimeParams
     from stages.workflow.repro import Repro
 
 
@@ -137,7 +137,7 @@ def _tell_failures(repro: "Repro", before: dict[Path, str]) -> None:
         )
 
 
-def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", asked: argparse.Namespace) -> None:
+def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "RuntimeParams", asked: argparse.Namespace) -> None:
     """Run these stages' commands and all that can start after them; raises KeyboardInterrupt once all are cancelled."""
     import psutil
 
@@ -168,7 +168,7 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "Section", ask
                 stages = repro.begin()
 
 
-def workers_for(runtime: "Section", scheduler: str | None = None) -> int:
+def workers_for(runtime: "RuntimeParams", scheduler: str | None = None) -> int:
     """How many stages the cores allow at once; one if torch chooses the number of threads, on which its last digits depend."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // runtime.threads) if runtime.threads and not scheduler else 1

@@ -16,7 +16,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import Header, StoredMask, load_mask, read_mask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.support.errors import DataError, ModelError, StorageError
-from skill_grafting.support.io import read_json, read_rows, require, write_json, write_rows, write_text
+from skill_grafting.support.io import read_json, read_rows, write_json, write_rows, write_text
 from skill_grafting.support.writing import replacing
 
 
@@ -192,6 +192,3 @@ def test_json_and_rows_come_back_as_they_were_and_nothing_else_is_read(tmp_path)
             read_json(tmp_path / name, ModelError)
         with pytest.raises(DataError, match=f"{name}: {rows_say}"):
             read_rows(tmp_path / name)
-    assert require(tmp_path, "fetch") == tmp_path
-    with pytest.raises(DataError, match="none: not there; `dvc repro fetch` makes it"):
-        require(tmp_path / "none", "fetch")

@@ -16,9 +16,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import skill_grafting as sg
+from skill_grafting.grafting import fingerprint as fingerprints
 from skill_grafting.grafting import indices as rows
 from skill_grafting.grafting.apply import values_at
-from skill_grafting.grafting.fingerprint import fingerprint
+from skill_grafting.grafting.fingerprint import differing, fingerprint
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import StoredMask, read_mask, read_mask_for, seal, write_mask
 from skill_grafting.grafting.region import LazyTensors, Region
@@ -166,11 +167,13 @@ CHANGES = {
 def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, width, monkeypatch):
     region, values = Region({"w": (300, width)}), torch.randn(300, width, generator=torch.Generator().manual_seed(0))
     known = fingerprint(region, {"w": values})
-    hashed = []
-    monkeypatch.setattr("skill_grafting.grafting.fingerprint._take_values", lambda values, take: hashed.append(values) or take(values.numpy()))
+    hashed, exact = [], fingerprints._exact_hash
+    monkeypatch.setattr(fingerprints, "_exact_hash", lambda *given: hashed.append(given) or exact(*given))
     assert fingerprint(region, {"w": values.clone()}) == known and hashed == [], "of these numbers, whichever tensor holds them"
+    assert differing(known, region, {"w": values}) == [] == differing("of another process", region, {"w": values})
     CHANGES[change](values.data)  # which torch doesn't notice
     assert fingerprint(region, {"w": values}) != known and len(hashed) == 1, "control"
+    assert differing(known, region, {"w": values}) == ["w"]
 
 
 def test_rows_of_a_unit_matrix_that_change_places_are_another_model():

@@ -24,9 +24,9 @@ from ruamel.yaml import YAML
 from skill_grafting.localizers.registry import localizer_of
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError
-from skill_grafting.support.fields import get_by_path
 from skill_grafting.support.io import write_text
 from stages.commands import profile
+from stages.text.tasks.fields import get_by_path
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.core import paths

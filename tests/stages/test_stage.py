@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from skill_grafting.support.command import guarded
-from skill_grafting.support.errors import StorageError
+from skill_grafting.support.errors import DataError, StorageError
+from stages.workflow.core import stage as entry
 from stages.workflow.core.stage import stage
+from tests.settings_files import lay_out_settings
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -75,6 +77,26 @@ def test_what_else_ends_a_command_is_one_line_too(capsys):
         guarded("mask@toy-1", lambda: import_module("skill_grafting.torche"))
     with pytest.raises(FileNotFoundError):  # likewise
         guarded("mask@toy-1", Path("nowhere").stat)
+
+
+def test_what_is_missing_is_told_with_the_command_that_makes_it(project, command):
+    lay_out_settings()
+    code, _, error = command("stages.movement", "--task", "movies", "--seed", "13")
+    missing = "models/pretrained, models/finetuned/13/movies: not there"
+    assert (code, error) == (2, f"movement@movies-13: {missing}; `dvc repro movement@movies-13` makes it\n")
+    error = command("stages.study.wise", "--seed", "13")[2]
+    assert error.endswith("; `dvc repro stages/study/dvc.yaml:wise@13` makes it\n")
+
+
+@pytest.mark.parametrize(
+    ("place", "dep", "told"), [("", "${data.root}", False), (".dvc/tmp/exps/temp/x", "${data.root}", True), (".dvc/tmp/exps/temp/x", "data/tables", False)]
+)  # fmt: skip
+def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does_not_have(tmp_path, monkeypatch, place, dep, told):
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / place)
+    with pytest.raises(DataError) as error, entry._telling_of_folders({"deps": [dep]}):
+        raise DataError("data/local/mine: no such folder")
+    assert str(error.value).endswith("takes along what git doesn't have by `-C PATH`") == told
 
 
 FAMILY = """

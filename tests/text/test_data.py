@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from skill_grafting.support.errors import DataError, ModelError
 from skill_grafting.support.io import read_json, read_rows, write_rows
 from stages import fetch
+from stages.text.rows.content import text_key
+from stages.text.rows.sampling import draw_sample, split_sizes
 from stages.text.sources.local import load_local
 from stages.text.sources.packaged import READERS
 from stages.text.sources.packages import find_package, packages
 from stages.text.sources.tables import build_table, leakage, ood_rows, texts_of
-from stages.text.tasks.rows import text_key
-from stages.text.tasks.sampling import draw_sample, split_sizes
 from stages.text.tasks.tasks import TaskSpec, packaged_tasks, resolve_tasks
 from stages.workflow.records import TITLES
 

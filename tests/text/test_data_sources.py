@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_grafting.checkpoints.folders import find_checkpoint
-from skill_grafting.support.errors import DataError, ModelError
+from skill_grafting.support.errors import DataError
 from skill_grafting.support.io import read_json
 from stages import fetch as stage
 from stages.text.sources import packages
@@ -197,18 +196,6 @@ def test_control_of_the_folder_other_files_don_t_matter(folder):
     assert {*read(folder)[0]} == {"train", "dev"}, "there is a dev split, so nothing is missed"
     with pytest.raises(DataError, match="data.root: there is no folder nowhere; data.source=local reads nowhere/TASK/train"):
         load_local(SINGLE, Path("nowhere"))
-
-
-def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does_not_have(tmp_path, monkeypatch):
-    for place, told in ((tmp_path, False), (tmp_path / ".dvc/tmp/exps/temp/x", True)):
-        (place / "data/local/other").mkdir(parents=True)
-        monkeypatch.chdir(place)
-        for root, missing in (("data/local", "data/local/mine"), ("absent", "absent")):
-            with pytest.raises(DataError) as error:
-                load_local(SINGLE, Path(root))
-            assert str(error.value).endswith(f"takes along what git doesn't have by `-C {missing}`") == told
-        with pytest.raises(ModelError, match="no such folder.* by `-C models/local/x`$" if told else "no such folder$"):
-            find_checkpoint("./models/local/x")
 
 
 def test_all_data_sets_that_can_not_be_read_are_named_at_once(project, capsys):

@@ -35,7 +35,7 @@ HARMLESS = re.compile(
 
 
 def mode_of(checkpoint: Checkpoint) -> str | None:
-    """The `model.mode` whose class a checkpoint was saved from; None if it was another class."""
+    """The mode whose class a checkpoint was saved from; None if it was another class."""
     saved, kind = checkpoint.saved_from[:1], str(checkpoint.config.get("model_type"))
     return next((mode for mode, names in classes().items() if [names.get(kind)] == saved), None)
 

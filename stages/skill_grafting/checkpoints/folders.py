@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from ..support.errors import ModelError, one_line
-from ..support.io import read_json, require_permission, taken_along
+from ..support.io import read_json, require_permission
 from ..support.offline import hub_answers
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
@@ -96,7 +96,7 @@ def from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
 def from_folder(folder: Path, tokenizer: bool = True) -> Path:
     """The folder itself; raises ModelError with the nearest one if it is missing or not complete."""
     if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder{_nearest(folder)}{taken_along(folder)}")
+        raise ModelError(f"{folder}: no such folder{_nearest(folder)}")
     require_complete(folder, str(folder), _nearest(folder), tokenizer)
     return folder
 

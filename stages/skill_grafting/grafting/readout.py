@@ -4,7 +4,7 @@ graft: fine-tuned inside the mask, pretrained outside (paper, equation 1): is th
 reset: pretrained inside, fine-tuned outside: is the region necessary?
 prune: fine-tuned inside, 0 outside, a lottery ticket (paper, section 3): does it need the pretrained
     model around it?  In the paper even masks of 90 % fail this (figure 4b).
-retrain: pretrained outside, trained anew inside, which takes data and a trainer (stages/study/readout.py).
+retrain: pretrained outside, trained anew inside, which takes data and a trainer.
 
 Weights on the straight line between two models are WiSE-FT, and between the pretrained model and a graft WiSE-graft (paper, section
 4.2).  Both ends are copies, and so is everything that the two share: blending two equal numbers as (1 - alpha) * a + alpha * b would

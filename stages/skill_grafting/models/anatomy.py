@@ -45,12 +45,12 @@ class ModelSpec:
         """Names of the parameters of some groups, in the model's order."""
         return [name for name, group in self.groups.items() if group in groups]
 
-    def region(self, groups: list[str]) -> Region:
-        """The graftable parameters; raises ModelError if there are none."""
+    def region(self, groups: list[str], setting: str = "region") -> Region:
+        """The graftable parameters; raises ModelError if there are none, which names the `setting` of the groups."""
         names = self.names(groups)
         if not names:
             there = ", ".join(group for group in dict.fromkeys(self.groups.values()) if group != HEAD)
-            raise ModelError(f"graft.region: {self.name} has no parameters in {', '.join(groups)}; it has {there}")
+            raise ModelError(f"{setting}: {self.name} has no parameters in {', '.join(groups)}; it has {there}")
         return Region({name: tuple(self.shapes[name]) for name in names})
 
 

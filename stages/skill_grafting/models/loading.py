@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # labels of the head that a model gets before a task is known, and so of the head in anatomy.json
 SOME_LABELS = 2
-# the classes of transformers that read labels off a model, by model.mode
+# the classes of transformers that read labels off a model, by mode
 CLASSES = {
     "standard": "AutoModelForSequenceClassification",
     "prompt": "AutoModelForMaskedLM",
@@ -69,7 +69,7 @@ def load_model(
             folder, output_loading_info=True, **safely, **options
         )
     except Exception as error:  # transformers checks little of config.json and fails on the rest in many ways
-        raise ModelError(f"{folder}: could not be loaded for model.mode={mode}: {one_line(error)}") from error
+        raise ModelError(f"{folder}: could not be loaded in the mode {mode}: {one_line(error)}") from error
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         in_head = has_head(mode) and not name.startswith(f"{model.base_model_prefix}.")
         if not (new_head and in_head):
@@ -161,7 +161,7 @@ def read_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
     """
     file = folder / WEIGHTS
     if not file.exists():
-        raise ModelError(f"{file}: no such checkpoint; `dvc repro` makes it")
+        raise ModelError(f"{file}: no such checkpoint")
     try:
         with safe_open(file, framework="pt") as stored:
             if missing := {*names} - {*stored.keys()}:

@@ -108,7 +108,7 @@ class Pair:
 
     @property
     def kind(self) -> str | None:
-        """A mode of reading labels off texts (model.mode), or the name of a class of transformers; None of other modules."""
+        """A mode of reading labels off texts, or the name of a class of transformers; None of other modules."""
         return self.origin["model_class"]
 
     @cached_property

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ def mixed(model: nn.Module, patches: Mapping[Hashable, Patch], rows: Sequence[Ha
     """
     if strange := [row for row in rows if row is not None and row not in patches]:
         raise ParamsError(f"rows: {strange[0]!r} is none of the patches ({', '.join(map(str, patches))})")
-    layers: dict[nn.Module, dict[Hashable, dict[str, Tensor]]] = {}
+    layers: dict[nn.Module, dict[Hashable, dict[str, Any]]] = {}
     for key, patch in patches.items():
         patch.require(model)
         for name, difference in _differences(model, patch).items():
@@ -43,8 +44,8 @@ def mixed(model: nn.Module, patches: Mapping[Hashable, Patch], rows: Sequence[Ha
             hook.remove()
 
 
-def _differences(model: nn.Module, patch: Patch) -> dict[str, Tensor]:
-    """What a patch adds to each parameter: a sparse matrix for a weight, a row for a bias."""
+def _differences(model: nn.Module, patch: Patch) -> dict[str, Any]:
+    """What a patch adds to each parameter: to a bias a row, to a weight the rows it writes, and its numbers' rows among these, columns, values."""
     if patch.head:
         raise ModelError(f"{min(patch.head)} travels whole, and a batch has one of it; patch.on takes it")
     weights, found = named_weights(model), {}
@@ -57,29 +58,33 @@ def _differences(model: nn.Module, patch: Patch) -> dict[str, Tensor]:
         if part == "bias":
             found[name] = torch.zeros_like(weight).index_put_((at.to(weight.device),), moved)
             continue
-        places = torch.stack([at // weight.shape[1], at % weight.shape[1]]).to(weight.device)
-        matrix = torch.sparse_coo_tensor(places, moved, weight.shape, is_coalesced=True, check_invariants=False)
-        found[name] = matrix
+        rows, within = (at // weight.shape[1]).unique(return_inverse=True)
+        places = (rows, within, at % weight.shape[1], moved)
+        found[name] = tuple(one.to(weight.device) for one in places)
     return found
 
 
 def _add(
-    parts: Mapping[Hashable, tuple[Tensor, dict[str, Tensor]]], count: int, _: nn.Module, inputs: tuple, output: Tensor
+    parts: Mapping[Hashable, tuple[Tensor, dict[str, Any]]], count: int, _: nn.Module, inputs: tuple, output: Tensor
 ) -> Tensor:
     given = inputs[0]
     if len(given) != count:
         raise ParamsError(f"rows: {count} were named, and the batch has {len(given)}")
-    output = output.clone()
     for at, differences in parts.values():
-        if not len(at):
-            continue
-        at = at.to(given.device)
-        rows = given[at]
-        if "weight" in differences:
-            flat = rows.reshape(-1, rows.shape[-1])
-            added = torch.sparse.mm(differences["weight"].to(flat.dtype), flat.T).T
-            output.index_add_(0, at, added.reshape(*rows.shape[:-1], -1).to(output.dtype))
-        if "bias" in differences:
-            row = differences["bias"].to(output.dtype)
-            output.index_add_(0, at, row.expand(len(at), *output.shape[1:]))
+        if len(at):
+            at = at.to(given.device)
+            _add_to(output, at, given[at], differences)
     return output
+
+
+def _add_to(output: Tensor, at: Tensor, rows: Tensor, differences: Mapping[str, Any]) -> None:
+    """Add to these rows of a layer's output, which nothing else reads yet, what a patch makes of its input there; in place."""
+    if "weight" in differences:
+        written, within, read, moved = differences["weight"]
+        flat = rows.reshape(-1, rows.shape[-1]).T
+        sums = flat.new_zeros(len(written), flat.shape[1]).index_add_(0, within, flat[read] * moved[:, None].to(flat))
+        added = sums.T.reshape(*rows.shape[:-1], -1).to(output.dtype)
+        inner = output.movedim(-1, 1)  # a view: rows and outputs first
+        inner[at[:, None], written] += added.movedim(-1, 1)
+    if "bias" in differences:
+        output[at] += differences["bias"].to(output.dtype)

@@ -7,10 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.comparing import listed
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
 from ..grafting.apply import put_at, write
-from ..grafting.fingerprint import fingerprint
+from ..grafting.differences import holds
+from ..grafting.fingerprint import differing, fingerprint
 from ..grafting.region import LazyTensors, Tensors, named_weights
 from ..models.loading import load_model
 from ..modules.heads import put_settings
@@ -101,9 +103,19 @@ def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
         sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]
         raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
     if (found := fingerprint(patch.region, known)) != use.fingerprint:
-        rounded = {weight.dtype for weight in known.values()} - {torch.float32}
-        hint = "; its numbers are rounded: load it in float32, put the patch on, then turn it into another dtype"
-        raise MaskError(f"{made_for} ({found[:12]}){hint if rounded else ''}")
+        raise MaskError(f"{made_for} ({found[:12]}): {_why_another(patch, known)}")
+
+
+def _why_another(patch: PatchContent, known: Tensors) -> str:
+    """How a model of the right shapes is not the one that a patch was made from."""
+    kinds = {(part.dtype, known[name].dtype) for name, part in patch.values.items() if name in known}
+    if any(ours != theirs and holds(theirs, ours) for theirs, ours in kinds):
+        return "its numbers are rounded: load it in float32, put the patch on, then turn it into another dtype"
+    names = differing(patch.use.fingerprint, patch.region, known)
+    others = (
+        f"; {len(names)} of its {len(known)} tensors differ{'s' * (len(names) == 1)} ({listed(names)})" if names else ""
+    )
+    return f"it was made for another state{others}"
 
 
 def require_padding(use: PatchMetadata, tokens: int | None) -> None:

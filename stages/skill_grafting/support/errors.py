@@ -24,7 +24,7 @@ class GraftError(Exception):
 
 
 class ParamsError(GraftError):
-    """A setting in params.yaml is not allowed."""
+    """A setting or an argument is not allowed."""
 
 
 class DataError(GraftError):

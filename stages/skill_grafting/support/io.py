@@ -21,19 +21,6 @@ def sha256_of(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def taken_along(path: Path) -> str:
-    """How an experiment that DVC runs in a folder of its own gets what git doesn't have; nothing elsewhere."""
-    apart = "/.dvc/tmp/exps/" in Path.cwd().as_posix() and not path.is_absolute()
-    return f"; an experiment in a folder of its own takes along what git doesn't have by `-C {path}`" if apart else ""
-
-
-def require(path: Path, made_by: str) -> Path:
-    """Give `path` back if it exists; raise DataError that names the stage which makes it if not."""
-    if not path.exists():
-        raise DataError(f"{path}: not there; `dvc repro {made_by}` makes it")
-    return path
-
-
 def write_json(path: Path, value: object) -> None:
     """Write `value` as indented JSON; NaN is an error, since JSON knows none."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

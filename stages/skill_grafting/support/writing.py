@@ -1,7 +1,7 @@
 """Files and folders that are complete or not there.
 
 Everything is written under a temporary name of its own beside its target and then renamed, so that a file or folder with its
-final name is complete.  A stage that is killed leaves at most a `*.partial`, which git and DVC pass over.
+final name is complete.  A process that is killed leaves at most a `*.partial`.
 """
 
 import contextlib

@@ -31,7 +31,7 @@ class Predictions:
         """Both sets of variants together; raises DataError unless they are about the same test rows."""
         same = self.label_names == other.label_names and self.labels.keys() == other.labels.keys()
         if not same or any(not np.array_equal(self.labels[name], other.labels[name]) for name in self.labels):
-            raise DataError("predictions are about different test rows; `dvc repro` brings them together")
+            raise DataError("predictions are about different test rows")
         logits = {name: {**self.logits[name], **other.logits[name]} for name in self.logits}
         return Predictions(self.label_names, self.labels, logits)
 
@@ -63,7 +63,7 @@ def dev_set(task: str) -> str:
 def read_predictions(path: Path, dev: bool = False) -> Predictions:
     """Read predictions on test sets or (`dev`) on dev rows, under the task's name; raises DataError if missing or damaged."""
     if not path.exists():
-        raise DataError(f"{path}: no such predictions; `dvc repro` makes them")
+        raise DataError(f"{path}: no such predictions")
     labels: dict[str, np.ndarray] = {}
     logits: dict[str, dict[str, np.ndarray]] = {}
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_grafting.support.errors import DataError, one_line
 from skill_grafting.support.offline import endpoint, hub_answers
-from stages.text.tasks.rows import Row
+from stages.text.rows.content import Row
 from stages.text.tasks.tasks import HubSource, TaskSpec, columns_in, packaged_tasks
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Any
 
 from skill_grafting.support.errors import DataError, did_you_mean, shown
-from skill_grafting.support.io import json_problem, sha256_of, taken_along
-from stages.text.tasks.rows import SPLITS, Row
+from skill_grafting.support.io import json_problem, sha256_of
+from stages.text.rows.content import SPLITS, Row
 from stages.text.tasks.tasks import TaskSpec
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".tsv")
@@ -86,11 +86,11 @@ def _folder(spec: TaskSpec, root: Path) -> Path:
         return folder
     if not root.is_dir():
         needs = f"there is no folder {root}; data.source=local reads {root}/TASK/train.jsonl"
-        raise DataError(f"data.root: {needs}{taken_along(root)}")
+        raise DataError(f"data.root: {needs}")
     there = sorted(path.name for path in root.iterdir() if path.is_dir())
     raise DataError(
         f"task {spec.name}: there is no folder {folder}{did_you_mean(folder.name, there)}; "
-        f"{root} has {', '.join(there) or 'no folders'}{taken_along(folder)}"
+        f"{root} has {', '.join(there) or 'no folders'}"
     )
 
 

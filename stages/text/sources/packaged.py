@@ -16,8 +16,8 @@ from itertools import product
 from pathlib import Path
 
 from skill_grafting.support.errors import DataError, did_you_mean
+from stages.text.rows.content import Row, rank
 from stages.text.sources.packages import describe
-from stages.text.tasks.rows import Row, rank
 from stages.text.tasks.tasks import TaskSpec, packaged_tasks
 from stages.text.tasks.yaml12 import parse_yaml
 

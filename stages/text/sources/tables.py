@@ -10,7 +10,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from skill_grafting.support.errors import DataError, did_you_mean
-from stages.text.tasks.rows import BITS, SPLITS, Row, bare, capped, content, letters, place, rank, text_key
+from stages.text.rows.content import BITS, SPLITS, Row, bare, capped, content, letters, place, rank, text_key
 from stages.text.tasks.tasks import TaskSpec
 
 # reasons that a line about dropped rows names

@@ -85,7 +85,7 @@ def numpy_generator(*words: object) -> np.random.Generator:
 
 
 def permuted(items: Sequence[Item], *words: object) -> list[Item]:
-    """The items in a random order for one purpose; a sample has large classes first (data/sampling.py)."""
+    """The items in a random order for one purpose; a sample has large classes first (rows/sampling.py)."""
     return [items[place] for place in numpy_generator(*words).permutation(len(items))]
 
 

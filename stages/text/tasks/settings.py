@@ -1,25 +1,11 @@
-"""The sections of settings that the library uses; params.yaml explains each setting."""
+"""The sections of settings that texts, models and training take; params.yaml explains each setting."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from skill_grafting.support.fields import (
-    Column,
-    Count,
-    Group,
-    Mode,
-    Name,
-    Optimizer,
-    Part,
-    Positive,
-    Rate,
-    Rates,
-    Schedule,
-    Section,
-    Share,
-    Weight,
-)
+from skill_grafting.support.fields import Count, Group, Mode, Positive, Rate, Section, Weight
+from stages.text.tasks.fields import Column, Name, Optimizer, Part, Rates, Schedule, Share
 
 
 class DataParams(Section):

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from skill_grafting.support.errors import DataError, did_you_mean, plain_problem
-from skill_grafting.support.fields import Column, Section
+from skill_grafting.support.fields import Section
+from stages.text.tasks.fields import Column
 from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.yaml12 import load_yaml
 

@@ -51,7 +51,7 @@ class GraftCell:
     ) -> "GraftCell":
         """Take a loaded fine-tuned model, which is reset."""
         anatomy = read_anatomy(pretrained_folder)
-        region = anatomy.region(region_groups)
+        region = anatomy.region(region_groups, "graft.region")
         parameters = model.parameters()
         finetuned = {name: parameters[name].detach().clone() for name in region.shapes}
         head = {name: parameters[name].detach().cpu().clone() for name in anatomy.names([HEAD])}

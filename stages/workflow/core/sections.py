@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from skill_grafting.support.fields import Group, Name, Section, Seed, Share, Values
+from skill_grafting.support.fields import Group, Section
+from stages.text.tasks.fields import Name, Seed, Share, Values
 from stages.text.tasks.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.workflow.core.rules import Choice, unknown_localizers

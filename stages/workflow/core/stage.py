@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from skill_grafting.support.command import guarded
-from skill_grafting.support.errors import GraftError, ParamsError
+from skill_grafting.support.errors import DataError, GraftError, ModelError, ParamsError
 from stages import AT_START, code_digests
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.core import paths
@@ -58,16 +58,45 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
-    """Call `function`; outside of DVC, an argument that the settings don't list is an error."""
+    """Call `function`; outside of DVC, an argument that the settings don't list is an error, and so is a missing input."""
     from stages.workflow.core import settings
 
-    code, entry = AT_START, entry_of(module)
-    if "DVC_STAGE" not in os.environ:
+    code, entry, by_dvc = AT_START, entry_of(module), "DVC_STAGE" in os.environ
+    if not by_dvc:
         settings.require_known(entry, arguments)
-
-    function(**_given(function, entry, arguments), **arguments)
-    if "DVC_STAGE" in os.environ:
+    given = _given(function, entry, arguments)
+    if not by_dvc:
+        _require_inputs(entry, arguments, f"{folder_of(module) / paths.PIPELINE}:{label}")
+    with _telling_of_folders(entry):
+        function(**given, **arguments)
+    if by_dvc:
         require_unchanged(code)
+
+
+def _filled(text: str, arguments: dict[str, Any]) -> str:
+    """A place or a key of dvc.yaml for these arguments."""
+    return re.sub(r"\$\{item\.(\w+)\}", lambda axis: str(arguments[axis[1]]), text)
+
+
+def _require_inputs(entry: dict[str, Any], arguments: dict[str, Any], target: str) -> None:
+    """Raise DataError that names what earlier stages haven't made yet, and the command that makes it."""
+    deps = [_filled(dep, arguments) for dep in entry.get("deps", ())]
+    made = [dep for dep in deps if "${" not in dep and not dep.startswith(str(paths.PIPELINES))]
+    if missing := [dep for dep in made if not Path(dep).exists()]:
+        raise DataError(f"{', '.join(missing)}: not there; `dvc repro {target.removeprefix('dvc.yaml:')}` makes it")
+
+
+@contextlib.contextmanager
+def _telling_of_folders(entry: dict[str, Any]) -> Iterator[None]:
+    """Errors of a stage that reads a folder of the user's say how an experiment in a folder of its own gets that."""
+    try:
+        yield
+    except (DataError, ModelError) as error:
+        apart = "/.dvc/tmp/exps/" in Path.cwd().as_posix()
+        if not apart or not any(dep.endswith(".root}") for dep in entry.get("deps", ())):
+            raise
+        told = "an experiment in a folder of its own takes along what git doesn't have by `-C PATH`"
+        raise type(error)(f"{error}; {told}") from error
 
 
 def folder_of(module: str) -> Path:
@@ -86,16 +115,14 @@ def _given(function: Callable[..., None], entry: dict[str, Any], arguments: dict
     """The settings and the prepared torch that a stage takes, by the name of its parameter; makes the folders of its outputs."""
     from stages.workflow.core.settings import load_params
 
-    def filled(text: str) -> str:
-        return re.sub(r"\$\{item\.(\w+)\}", lambda axis: str(arguments[axis[1]]), text)
-
     for out in entry.get("outs", ()):
         if str(out).endswith("/${item.seed}"):
-            Path(filled(out)).mkdir(parents=True, exist_ok=True)
+            Path(_filled(out, arguments)).mkdir(parents=True, exist_ok=True)
     takes, given = inspect.signature(function).parameters, {}
     if "params" in takes:
         listed = (part if isinstance(part, dict) else {"": [part]} for part in entry["params"])
-        given["params"] = load_params(*(filled(key) for part in listed for keys in part.values() for key in keys))
+        keys = (key for part in listed for several in part.values() for key in several)
+        given["params"] = load_params(*(_filled(key, arguments) for key in keys))
     if "machine" in takes:
         from stages.text.tasks import runtime
 

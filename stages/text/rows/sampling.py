@@ -10,7 +10,7 @@ Nothing is drawn from splits that are given for each seed, nor without a k: then
 from collections import Counter, defaultdict
 
 from skill_grafting.support.errors import DataError
-from stages.text.tasks.rows import Row, bare, capped, content, rank, text_key
+from stages.text.rows.content import Row, bare, capped, content, rank, text_key
 from stages.text.tasks.settings import DataParams
 
 
