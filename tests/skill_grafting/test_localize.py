@@ -113,7 +113,9 @@ def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, t
     graft("apply", tmp_path / "patch", "--base", pair[0], "--to", tmp_path / "model")
     assert json.loads((tmp_path / "model/config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
     by_hand = loaded(tmp_path / "patch", pair[0])
-    for name, values in load_file(tmp_path / "model" / WEIGHTS).items():
+    applied = {name: values for file in (tmp_path / "model").glob("*.safetensors") for name, values in load_file(file).items()}
+    assert applied.keys() == {*region.shapes, *use.outside, *stored.head}
+    for name, values in applied.items():
         known, at = before.get(name, after[name]).clone(), stored.mask.indices.get(name, torch.empty(0, dtype=torch.int64))
         known.view(-1)[at] = after[name].view(-1)[at]
         wanted = after[name] if name.startswith("classifier") else known

@@ -1,19 +1,25 @@
 """At any size: what work on checkpoints takes of memory doesn't grow with them, and they are read no more often than they have to be."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import transformers as hf
+from safetensors import safe_open
 
 import skill_grafting as sg
 from skill_grafting.checkpoints.comparing import skeleton
 from skill_grafting.checkpoints.files import Checkpoint
+from skill_grafting.checkpoints.layouts import named_as
+from skill_grafting.checkpoints.pairs import StoredPair
+from skill_grafting.grafting import select
 from skill_grafting.models import probing
 from skill_grafting.models.blocks import groups_in
+from tests.graft_project import graft
 from tests.memory import PeakBytes
-from tests.pico import SIZES, small_config
+from tests.pico import SIZES, same, small_config
 from tests.skill_grafting.test_kinds import CLASSES, EVERY, USUAL
 
 MEBIBYTE = 2**20
@@ -87,3 +93,94 @@ def test_zeros_in_place_of_values_take_no_memory_before_they_are_written_to():
     assert order == probing.run_of(model).order and len(order) > 100
     zeros.to(torch.float64)
     assert anonymous() - before > 250 * MEBIBYTE, "control"
+
+
+# --- Folders ---------------------------------------------------------------------------------------------------------------
+
+WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 300}
+TEXT = {**WIDTH, "max_position_embeddings": 64}
+HEADS = {"num_key_value_heads": 2}
+# form of a checkpoint: class, config, how it is saved
+FORMS: dict[str, tuple[type, hf.PreTrainedConfig, dict]] = {
+    "shards": (hf.BertForSequenceClassification, hf.BertConfig(**TEXT, num_labels=3), {"max_shard_size": "60KB"}),
+    "tied": (hf.LlamaForCausalLM, hf.LlamaConfig(**TEXT, **HEADS, tie_word_embeddings=True), {}),
+    "untied": (hf.LlamaForCausalLM, hf.LlamaConfig(**TEXT, **HEADS), {"max_shard_size": "60KB"}),
+    "experts one by one": (hf.MixtralForCausalLM, hf.MixtralConfig(**TEXT, **HEADS, num_local_experts=4), {}),
+    "experts of Qwen": (
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig(**TEXT, **HEADS, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=8),
+        {"max_shard_size": "60KB"},
+    ),
+    "experts joined": (
+        hf.MixtralForCausalLM, hf.MixtralConfig(**TEXT, **HEADS, num_local_experts=4), {"save_original_format": False}
+    ),
+    "other names in memory": (
+        hf.ViTForImageClassification,
+        hf.ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8),
+        {},
+    ),
+    "other spans in memory": (
+        hf.Dinov2ForImageClassification,
+        hf.Dinov2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=28, use_swiglu_ffn=True), {},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=FORMS)
+def sides(request, tmp_path):
+    """Two live models of a form, and the folders that they were saved in, which have no tokenizer."""
+    kind, config, options = FORMS[request.param]
+    torch.manual_seed(0)
+    base = kind(config).eval()
+    tuned = copy.deepcopy(base)
+    generator = torch.Generator().manual_seed(1)
+    for weight in tuned.parameters():
+        weight.data += 0.05 * torch.randn(weight.shape, generator=generator) * (torch.rand(weight.shape, generator=generator) < 0.1)
+    for name, model in {"base": base, "tuned": tuned}.items():
+        model.save_pretrained(tmp_path / name, **options)
+    return base, tuned, tmp_path
+
+
+def files_of(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir() if "model" in file.name}
+
+
+@pytest.mark.parametrize("region", [None, "all"])
+def test_folders_of_every_form_give_the_patch_of_live_models_and_take_it(sides, region):
+    base, tuned, folder = sides
+    pair = sg.read_pair(folder / "base", folder / "tuned")
+    assert isinstance(pair, StoredPair)
+    live, stored = (sg.localize(*ends, sparsity=0.02, parameters=region) for ends in ((base, tuned), (pair,)))
+    assert live == stored and live != sg.localize(pair, sparsity=0.03, parameters=region)
+    patch = sg.Patch.of(pair, mask=stored)
+    about = {name: getattr(patch.use, name) for name in ("source", "revision")} | {"name": patch.use.base}
+    assert patch == sg.Patch.of(base, tuned, live, labels=patch.use.labels, **about)
+    patch.save_pretrained(folder / "patch")
+    graft("apply", folder / "patch", "--base", folder / "base", "--to", folder / "applied")
+    assert files_of(folder / "applied") == files_of(folder / "base")
+    names = [{*safe_open(file, "pt").keys()} for file in sorted((folder / "base").glob("*.safetensors"))]
+    assert [{*safe_open(file, "pt").keys()} for file in sorted((folder / "applied").glob("*.safetensors"))] == names
+    wanted, kind = sg.graft(base, tuned, live).state_dict(), type(base)
+    assert same(kind.from_pretrained(folder / "applied").state_dict(), wanted)
+    assert same(patch.apply(folder / "base").state_dict(), wanted)
+    assert not same(kind.from_pretrained(folder / "base").state_dict(), wanted), "control"
+
+
+def test_a_tensor_is_read_in_even_pieces_whatever_it_lies_in(sides, monkeypatch):
+    monkeypatch.setattr(select, "CACHED", 100)
+    base, _, folder = sides
+    named = named_as(Checkpoint.open(str(folder / "base"), tokenizer=False), base)
+    for name, values in base.state_dict().items():
+        parts = [*named.pieces(name)]
+        assert torch.equal(torch.cat(parts), values.reshape(-1)) and torch.equal(named[name], values)
+        assert {len(part) for part in parts[:-1]} <= {select.piece_size()}
+        at = torch.arange(0, values.numel(), 7)
+        assert torch.equal(named.take(name, at), values.reshape(-1)[at])
+
+
+def test_a_pickle_is_no_checkpoint(tmp_path):
+    hf.BertModel(hf.BertConfig(**TEXT)).save_pretrained(tmp_path)
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(sg.GraftError, match="pytorch_model.bin is a pickle, which can run code"):
+        Checkpoint.open(str(tmp_path), tokenizer=False)

@@ -46,7 +46,7 @@ with open("runs.jsonl", "a") as file:
 """
 # the real one imports torch first
 RUN = """
-from skill_grafting.command import guarded
+from skill_grafting.support.command import guarded
 from stages.workflow import dispatch, forks, run
 
 forks.PRELOAD = ["colorsys"]

@@ -221,9 +221,9 @@ LOAD = """
 import json, sys
 knocks = []
 sys.addaudithook(lambda event, words: knocks.append(words[1][1]) if event == "socket.connect" else None)
-from stages.text.hub import load_hub
-from stages.text.tasks import resolve_tasks
-from skill_grafting.errors import DataError
+from stages.text.sources.hub import load_hub
+from stages.text.tasks.tasks import resolve_tasks
+from skill_grafting.support.errors import DataError
 try:
     print(json.dumps(load_hub(resolve_tasks({})[0]["sst2"])))
 except DataError as error:
@@ -236,7 +236,7 @@ def load_sst2(cache: Path) -> tuple[str, int]:
     """The task sst2 as a new process makes it, which has no network, and how often it has asked for the hub."""
     kept = [name for name in os.environ if not name.startswith("HF_") and "proxy" not in name.lower()]
     environment = {name: os.environ[name] for name in kept}
-    environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": f"{os.getcwd()}/stages"}
+    environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": f"{os.getcwd()}:{os.getcwd()}/stages"}
     done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip(), int(done.stderr.rpartition("knocks ")[2])
 

@@ -286,8 +286,8 @@ def fill_cache(pico, home):
 OFFLINE_SCRIPT = """
 import sys, time
 from pathlib import Path
-from skill_grafting.errors import ModelError
-from stages.text.sources import obtain
+from skill_grafting.support.errors import ModelError
+from stages.text.sources.model_folders import obtain
 for name in sys.argv[2:]:
     start = time.monotonic()
     try:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..grafting.region import named_weights
@@ -16,6 +17,7 @@ from ..models.probing import most_tokens
 from ..support.errors import ModelError, one_line
 from ..support.fields import HEAD
 from .files import Checkpoint, Named
+from .layouts import named_as
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -88,9 +90,8 @@ def _made(folder: Path, _config: str, kind: str, labels: int | None) -> "PreTrai
 
 def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
     """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
-    names = named_weights(model)
-    there = Named.of(checkpoint, names, model.base_model_prefix).stored
-    return [name for name in names if name not in there]
+    there = named_as(checkpoint, model)
+    return [name for name in named_weights(model) if name not in there]
 
 
 def fitted(
@@ -99,7 +100,7 @@ def fitted(
     """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
     other = skeleton(checkpoint, anatomy.mode, labels or None)
     title, theirs = checkpoint.title, shapes_of(other)
-    side = Named.of(checkpoint, theirs, other.base_model_prefix)
+    side = named_as(checkpoint, other)
     reasons = problems(side, theirs) + untied(side, other)
     differences = _differences(anatomy, theirs)
     reasons += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
@@ -111,9 +112,8 @@ def fitted(
 
 def unread(side: Named, model: "PreTrainedModel") -> list[str]:
     """The tensors of a checkpoint's that a model computes without, but for tables that it makes itself and a pooler."""
-    read = {*Named.of(side.checkpoint, model.state_dict(), model.base_model_prefix).stored.values()}
     passed = re.compile("|".join([MADE_ANEW, POOLERS, *(model._keys_to_ignore_on_load_unexpected or ())]))
-    return sorted(name for name in {*side.checkpoint.files} - read if not passed.search(name))
+    return sorted(name for name in {*side.checkpoint.files} - side.used if not passed.search(name))
 
 
 def _arithmetic(ours: "PreTrainedModel", theirs: "PreTrainedModel") -> str:
@@ -152,16 +152,32 @@ def _changes(before: dict[str, Any], after: dict[str, Any], known: Collection[st
 
 def untied(side: Named, model: "PreTrainedModel") -> list[str]:
     """Lines on tensors that the config ties to others and that the file has with other values: transformers leaves such a pair untied."""
-    once, problems = {id(weight): name for name, weight in named_weights(model).items()}, []
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        stored = side.stored.get(once[id(weight)])
-        if once[id(weight)] != name and stored and name in side.checkpoint.files and name != stored:
-            values = [side.checkpoint.read(one) for one in (stored, name)]
-            if values[0].shape != values[1].shape or not bool((values[0] == values[1]).all()):
-                problems.append(
-                    f"{side.checkpoint.title}: its config.json ties {name} to {stored}, and the file has other values for it"
-                )
-    return problems
+    title, remedy = (
+        side.checkpoint.title,
+        "pass one that is saved as what it is, with tie_word_embeddings false in config.json",
+    )
+    return [
+        f"{title}: its config.json ties {name} to {other}, and the file has other values for it; {remedy}"
+        for name, other in tied_names(model).items()
+        if name in side
+        and other in side
+        and side.spans[name] != side.spans[other]
+        and not same_values(side, name, other)
+    ]
+
+
+def tied_names(model: "PreTrainedModel") -> dict[str, str]:
+    """Each further name of a parameter that has several -> the one that it is saved under."""
+    once = {id(weight): name for name, weight in named_weights(model).items()}
+    every = ((name, once[id(weight)]) for name, weight in model.named_parameters(remove_duplicate=False))
+    return {name: other for name, other in every if name != other}
+
+
+def same_values(side: Named, name: str, other: str) -> bool:
+    """True if two tensors of a checkpoint are equal."""
+    if side.shapes[name] != side.shapes[other]:
+        return False
+    return all(torch.equal(*parts) for parts in zip(side.pieces(name), side.pieces(other), strict=True))
 
 
 def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
@@ -179,11 +195,11 @@ def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
 
 def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:
     """Why it can't be grafted: tensors of these shapes that are missing, have another one, or are quantised."""
-    known = Named(named.checkpoint, {name: stored for name, stored in named.stored.items() if name in shapes})
+    known = named.only(shapes)
     narrow, types = packed(known), ", ".join(sorted(known.types - {*FLOATS}))
-    found = {name: named.checkpoint.shape(stored) for name, stored in known.stored.items() if name not in narrow}
+    found = {name: shape for name, shape in known.shapes.items() if name not in narrow}
     reasons = {
-        "missing": [name for name in shapes if name not in named.stored],
+        "missing": [name for name in shapes if name not in named],
         f"in {types}; only weights in {', '.join(FLOATS)} can be grafted": narrow,
         "of another shape than its config.json says": [
             f"{name} is {list(shape)} and not {list(shapes[name])}"
@@ -196,7 +212,7 @@ def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:
         for words, names in reasons.items()
         if names
     ]
-    if reasons["missing"] and (unused := sorted(named.checkpoint.files.keys() - {*named.stored.values()})):
+    if reasons["missing"] and (unused := sorted(named.checkpoint.files.keys() - named.used)):
         lines.append(
             f"it has {listed(unused)} besides; are these the missing ones, load it with transformers and save it anew by "
             "save_pretrained(..., save_original_format=False)"
@@ -206,7 +222,7 @@ def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:
 
 def packed(named: Named) -> list[str]:
     """Names of the tensors in a type that can't be grafted."""
-    return [name for name, stored in named.stored.items() if named.checkpoint.dtype(stored) not in FLOATS]
+    return [name for name in named if not named.dtypes(name) <= {*FLOATS}]
 
 
 def not_finite(named: Named, values: Mapping[str, Tensor]) -> list[str]:

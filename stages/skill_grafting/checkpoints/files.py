@@ -1,16 +1,22 @@
-"""A checkpoint of anybody's as it lies on the disk: one tensor at a time, in its own dtype, never all of them.
+"""A checkpoint of anybody's as it lies on the disk: a tensor or a piece of one at a time, in its own dtype, never all of them.
 
 Files are mapped, so that what is read of them is no memory of this process that the system couldn't take back.
 """
 
-from collections.abc import Iterable
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..grafting.apply import take_at
+from ..grafting.select import evenly, piece_size
 from ..support.errors import ModelError
 from ..support.io import read_json
 from .folders import CONFIG, commit_of, find_checkpoint, weight_files
@@ -20,29 +26,71 @@ if TYPE_CHECKING:
 
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+# pieces that are read from the disk together, ahead of their use
+AHEAD = 16
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file: its type as safetensors calls it (F32, BF16, I8), shape, and the file's bytes from `start` to `stop`."""
+
+    file: "WeightFile"
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class WeightFile:
+    """A file of tensors, mapped."""
+
+    path: Path
+    mapped: Any
+
+    @classmethod
+    def open(cls, path: Path) -> "WeightFile":
+        """Open a file; raises ModelError if it is damaged."""
+        try:
+            return cls(path, safe_open(path, framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path}: damaged: {error}") from error
+
+    def tensors(self) -> dict[str, Stored]:
+        """Where each tensor lies, by its name; safetensors has checked the header when the file was opened."""
+        with self.path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header, first = json.loads(file.read(size)), 8 + size
+        header.pop("__metadata__", None)
+        return {
+            name: Stored(self, one["dtype"], tuple(one["shape"]), *(first + end for end in one["data_offsets"]))
+            for name, one in header.items()
+        }
+
+    def read_ahead(self, start: int, stop: int) -> None:
+        """Have the system fetch some bytes from the disk meanwhile, where it knows how to."""
+        if hasattr(os, "posix_fadvise") and stop > start:
+            with self.path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Config and mapped tensors of a folder; `title` is how the user called it, `source` local or hub."""
+    """Config and tensors of a folder; `title` is how the user called it, `source` local or hub."""
 
     title: str
     source: str
     folder: Path
     config: dict[str, Any]
-    files: dict[str, Any]
+    files: dict[str, Stored]
 
     @classmethod
     def open(cls, title: str, revision: str | None = None, tokenizer: bool = True) -> "Checkpoint":
         """Open a folder or a hub id; raises ModelError if it isn't complete, is damaged, or holds more than data."""
         folder, source = find_checkpoint(title, revision, tokenizer)
-        files: dict[str, Any] = {}
+        files: dict[str, Stored] = {}
         for file in weight_files(folder):
-            try:
-                stored = safe_open(file, framework="pt")
-                files |= dict.fromkeys(stored.keys(), stored)
-            except (OSError, SafetensorError) as error:
-                raise ModelError(f"{file}: damaged: {error}") from error
+            files |= WeightFile.open(file).tensors()
         return cls(title, source, folder, read_json(folder / CONFIG, ModelError), files)
 
     @property
@@ -56,40 +104,114 @@ class Checkpoint:
         """The commit of the hub that it is; None for a folder."""
         return commit_of(self.folder) if self.source == "hub" else None
 
-    def shape(self, stored: str) -> tuple[int, ...]:
-        """Shape of a tensor, by its name in the file."""
-        return tuple(self.files[stored].get_slice(stored).get_shape())
-
-    def dtype(self, stored: str) -> str:
-        """Type of a tensor, by its name in the file: F32, BF16, I8 and so on."""
-        return self.files[stored].get_slice(stored).get_dtype()
-
     def read(self, stored: str) -> Tensor:
-        """A tensor in its own dtype, mapped; not to be written to."""
-        return self.files[stored].get_tensor(stored)
+        """A tensor in its own dtype, by its name in the file, mapped; not to be written to."""
+        return self.files[stored].file.mapped.get_tensor(stored)
 
 
 @dataclass(frozen=True)
-class Named:
-    """A checkpoint under the names of the class that it is loaded as; `stored` leads from these to those in its files."""
+class Span:
+    """The numbers `start` to `stop` of a tensor in a file, laid end to end; `name` is that in the file."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Named(Mapping):
+    """A checkpoint's tensors under the names of the class that it is loaded as, read when they are asked for.
+
+    spans: what of the files lies end to end in each; shapes: theirs.
+    """
 
     checkpoint: Checkpoint
-    stored: dict[str, str]
+    spans: dict[str, tuple[Span, ...]]
+    shapes: dict[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, names: Iterable[str], prefix: str) -> "Named":
         """Find each of the names, with or without the prefix of the backbone; those that aren't there are left out."""
         found = {name: _stored_name(checkpoint, name, prefix) for name in names}
-        return cls(checkpoint, {name: stored for name, stored in found.items() if stored})
+        return cls.renamed(checkpoint, {name: stored for name, stored in found.items() if stored})
 
-    def read(self, name: str) -> Tensor:
-        """A tensor in its own dtype, mapped."""
-        return self.checkpoint.read(self.stored[name])
+    @classmethod
+    def renamed(cls, checkpoint: Checkpoint, stored: Mapping[str, str]) -> "Named":
+        """Whole tensors under other names: name -> the one in the files."""
+        shapes = {name: checkpoint.files[one].shape for name, one in stored.items()}
+        return cls(checkpoint, {name: (Span(one, 0, prod(shapes[name])),) for name, one in stored.items()}, shapes)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor in its own dtype: mapped, or of several spans a copy; KeyError for an unknown name."""
+        parts = [self._span(span) for span in self.spans[name]]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(self.shapes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in order."""
+        return iter(self.spans)
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self.spans)
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """A tensor laid end to end, a piece at a time, in order; what comes next is read from the disk meanwhile."""
+        return evenly(block for span in self.spans[name] for block in self._blocks(span))
+
+    def outline(self, name: str) -> Tensor:
+        """A tensor of its type and shape, without values."""
+        first = self._span(self.spans[name][0])
+        return torch.empty(self.shapes[name], dtype=first.dtype, device="meta")
+
+    def take(self, name: str, indices: Tensor) -> Tensor:
+        """The values at rising flat indices of a tensor, copied."""
+        found, first = [], 0
+        for span in self.spans[name]:
+            size = span.stop - span.start
+            low, high = torch.searchsorted(indices, torch.tensor([first, first + size])).tolist()
+            found.append(take_at(self._span(span), indices[low:high] - first))
+            first += size
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def only(self, names: Iterable[str]) -> "Named":
+        """The same with those of these names alone that it has, in their order."""
+        known = [name for name in names if name in self.spans]
+        parts = ({name: part[name] for name in known} for part in (self.spans, self.shapes))
+        return Named(self.checkpoint, *parts)
+
+    def file_of(self, name: str) -> str:
+        """The name of the file that a tensor, or its beginning, is in."""
+        return self.checkpoint.files[self.spans[name][0].name].file.path.name
+
+    def stored(self, name: str) -> list[str]:
+        """The names in the files of what a tensor is made of."""
+        return [span.name for span in self.spans[name]]
+
+    def dtypes(self, name: str) -> set[str]:
+        """The types that a tensor has in the files."""
+        return {self.checkpoint.files[stored].dtype for stored in self.stored(name)}
 
     @property
     def types(self) -> set[str]:
         """The types that its tensors have."""
-        return {self.checkpoint.dtype(stored) for stored in self.stored.values()}
+        return {kind for name in self for kind in self.dtypes(name)}
+
+    @property
+    def used(self) -> set[str]:
+        """The names in the files of all that it has."""
+        return {stored for name in self for stored in self.stored(name)}
+
+    def _span(self, span: Span) -> Tensor:
+        return self.checkpoint.read(span.name).view(-1)[span.start : span.stop]
+
+    def _blocks(self, span: Span) -> Iterator[Tensor]:
+        flat, stored, size = self._span(span), self.checkpoint.files[span.name], AHEAD * piece_size()
+        start, length = stored.start + span.start * flat.itemsize, size * flat.itemsize
+        stored.file.read_ahead(start, min(start + length, stored.stop))
+        for number, block in enumerate(flat.split(size), start=1):
+            ahead = start + number * length
+            stored.file.read_ahead(ahead, min(ahead + length, stored.stop))
+            yield block
 
 
 def _stored_name(checkpoint: Checkpoint, name: str, prefix: str) -> str | None:
@@ -109,9 +231,9 @@ def require_as_stored(model: "Module") -> None:
         return
     checkpoint, parts = Checkpoint.open(folder, tokenizer=False), dict(model.named_modules())
     tables = {f"{name}.weight": part for name, part in parts.items() if getattr(part, "padding_idx", None) is not None}
-    for name, stored in Named.of(checkpoint, tables, model.base_model_prefix).stored.items():
+    for name, stored in Named.of(checkpoint, tables, model.base_model_prefix).items():
         row, weight = tables[name].padding_idx, tables[name].weight
         zeroed = not weight.is_meta and not bool(weight[row].any())
-        if zeroed and bool(checkpoint.read(stored)[row].any()):
+        if zeroed and bool(stored[row].any()):
             what = f"transformers zeroes the row of padding of {name} when it loads a {type(model).__name__}"
             raise ModelError(f"{folder}: {what}, and a patch is of what lies in files; `graft apply` writes a folder")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..grafting.apply import write
-from ..grafting.region import LazyTensors, Parameters, named_weights
+from ..grafting.region import Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head
 from ..models.loading import CLASSES, load_model
@@ -15,7 +15,8 @@ from ..modules.pairs import Pair, chosen
 from ..support.errors import ModelError
 from ..support.fields import HEAD
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
-from .files import Checkpoint, Named
+from .files import Checkpoint
+from .layouts import named_as
 from .tokenizing import other_reading
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class StoredPair(Pair):
     spec: the base's names, shapes and groups; unread: tensors of the tuned checkpoint that its class computes without.
     """
 
-    base: Named = field(kw_only=True)
-    tuned: Named = field(kw_only=True)
+    base: Checkpoint = field(kw_only=True)
+    tuned: Checkpoint = field(kw_only=True)
     spec: ModelSpec = field(kw_only=True)
     unread: list[str] = field(kw_only=True)
 
@@ -52,7 +53,7 @@ class StoredPair(Pair):
 
     def live(self) -> "PreTrainedModel":
         """The tuned model, in float32, with the base's values in all but heads and buffers that differ."""
-        model = load_model(self.tuned.checkpoint.folder, self.kind, self.labels or None)
+        model = load_model(self.tuned.folder, self.kind, self.labels or None)
         known, whole = {**named_weights(model), **dict(model.named_buffers())}, {*self.whole}
         write([(known[name], None, self.before[name]) for name in self.before if name in known and name not in whole])
         return model
@@ -87,7 +88,7 @@ def read_pair(
     head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & _outside(model)
     head |= {*(chosen([*named_weights(model)], heads, "heads") if heads else ())}
     spec = _spec_of(before, model, kind, head)
-    named = Named.of(before, [*spec.pretrained, *_buffers(model)], model.base_model_prefix)
+    named = named_as(before, model)
     other, other_model, misfits = fitted(after, labels or 0, model, spec)
     reasons = problems(named, spec.pretrained) + untied(named, model) + misfits
     if kind == "standard" and labels < 2:
@@ -97,15 +98,14 @@ def read_pair(
         reasons.append(f"{after.title}: {differs}")
     if reasons:
         raise ModelError("; ".join(reasons))
-    other = Named.of(after, [*shapes_of(other_model), *_buffers(other_model)], other_model.base_model_prefix)
     return StoredPair(
-        LazyTensors(named.stored, named.read),
-        LazyTensors(other.stored, other.read),
+        named.only([*spec.pretrained, *_buffers(model)]),
+        other.only([*shapes_of(other_model), *_buffers(other_model)]),
         model,
         frozenset(head),
         other_model,
-        base=named,
-        tuned=other,
+        base=before,
+        tuned=after,
         spec=spec,
         unread=unread(other, other_model),
     )

@@ -66,7 +66,12 @@ def write(writes: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
 
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The values a mask selects: name -> shape (number selected there,), a copy."""
-    return {name: take_at(tensors[name], indices) for name, indices in mask.indices.items()}
+    return {name: taken(tensors, name, indices) for name, indices in mask.indices.items()}
+
+
+def taken(tensors: Tensors, name: str, indices: Tensor) -> Tensor:
+    """`take_at` of a tensor by its name; of one that can be read in parts no more than these."""
+    return tensors.take(name, indices) if hasattr(tensors, "take") else take_at(tensors[name], indices)
 
 
 def transplant(pretrained: Tensors, values: Tensors, mask: GraftMask) -> dict[str, Tensor]:

@@ -10,7 +10,8 @@ from functools import cache, reduce
 import torch
 from torch import Tensor
 
-from .region import Tensors
+from .region import Tensors, outline
+from .select import pieces_of
 
 # types that models are trained or kept in for their size
 NARROW = (torch.bfloat16, torch.float16)
@@ -24,9 +25,9 @@ def precisions(finetuned: Tensors, body: Collection[str]) -> dict[str, torch.dty
     That is bfloat16 or float16 if it holds each number of all the wide tensors of the `body`, which are the parameters without heads:
     models are rounded as a whole, and one tensor may fit by chance.
     """
-    kinds = {name: finetuned[name].dtype for name in finetuned}
+    kinds = {name: outline(finetuned, name).dtype for name in finetuned}
     wide = [name for name in body if name in kinds and kinds[name].is_floating_point and kinds[name].itemsize >= 4]
-    narrow = next((kind for kind in NARROW if wide and all(_fits(finetuned[name], kind) for name in wide)), None)
+    narrow = next((kind for kind in NARROW if wide and all(_fits(finetuned, name, kind) for name in wide)), None)
     return kinds if narrow is None else kinds | dict.fromkeys(wide, narrow)
 
 
@@ -47,9 +48,9 @@ def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
     return one.bits > other.bits and one.eps <= other.eps and one.max >= other.max and one.tiny <= other.tiny
 
 
-def _fits(values: Tensor, kind: torch.dtype) -> bool:
-    flat = values.detach().reshape(-1)
-    return all(torch.equal(part.to(kind).to(part.dtype), part) for part in (flat[:FIRST], flat))
+def _fits(finetuned: Tensors, name: str, kind: torch.dtype) -> bool:
+    parts = (part for (piece,) in pieces_of(name, finetuned) for part in (piece.reshape(-1)[:FIRST], piece))
+    return all(torch.equal(part.to(kind).to(part.dtype), part) for part in parts)
 
 
 def is_same(first: Tensor, second: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ import hashlib
 import torch
 import xxhash
 
-from .region import Region, Tensors
+from .region import Region, Tensors, outline
+from .select import pieces_of
 
 # the faster hash of a model's bytes -> its fingerprint; and of the models of a fingerprint the latest one's hashes by tensor
 KNOWN: dict[bytes, str] = {}
@@ -19,10 +20,13 @@ TENSORS: dict[str, dict[str, bytes]] = {}
 
 def fingerprint(region: Region, tensors: Tensors) -> str:
     """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
-    hashes = _hashes(region, tensors)
+    exact = None if KNOWN else hashlib.sha256()  # of the first model one reading will do
+    hashes = _hashes(region, tensors, exact)
     known_by = xxhash.xxh3_128(b"".join(hashes.values())).digest()
     if known_by not in KNOWN:
-        KNOWN[known_by] = _exact_hash(region, tensors)
+        if exact is None:
+            _hashes(region, tensors, exact := hashlib.sha256())
+        KNOWN[known_by] = exact.hexdigest()
     TENSORS[KNOWN[known_by]] = hashes
     return KNOWN[known_by]
 
@@ -33,21 +37,18 @@ def differing(known: str, region: Region, tensors: Tensors) -> list[str]:
     return [name for name, digest in _hashes(region, tensors).items() if wanted.get(name, digest) != digest]
 
 
-def _exact_hash(region: Region, tensors: Tensors) -> str:
-    exact = hashlib.sha256()
-    for name, shape in region.shapes.items():
-        values = tensors[name].detach().cpu()
-        wide = values.float() if values.itemsize < 4 and values.is_floating_point() else values
-        exact.update(f"{name}{list(shape)}".encode())
-        exact.update(wide.contiguous().reshape(-1).numpy())
-    return exact.hexdigest()
-
-
-def _hashes(region: Region, tensors: Tensors) -> dict[str, bytes]:
+def _hashes(region: Region, tensors: Tensors, exact: "hashlib._Hash | None" = None) -> dict[str, bytes]:
+    """The faster hash of each tensor; the exact one of all is updated on the way."""
     hashes = {}
     for name, shape in region.shapes.items():
-        values = tensors[name].detach().cpu()
-        fast = xxhash.xxh3_128(f"{name}{list(shape)}{values.dtype}".encode())
-        fast.update(values.contiguous().reshape(-1).view(torch.uint8).numpy())
+        title = f"{name}{list(shape)}"
+        fast = xxhash.xxh3_128(f"{title}{outline(tensors, name).dtype}".encode())
+        if exact is not None:
+            exact.update(title.encode())
+        for (piece,) in pieces_of(name, tensors):
+            values = piece.detach().cpu().contiguous().reshape(-1)
+            fast.update(values.view(torch.uint8).numpy())
+            if exact is not None:
+                exact.update((values.float() if values.itemsize < 4 and values.is_floating_point() else values).numpy())
         hashes[name] = fast.digest()
     return hashes

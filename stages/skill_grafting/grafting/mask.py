@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..support.errors import MaskError, ModelError, ParamsError
 from .indices import difference, intersection, union
-from .region import Region, Tensors
+from .region import Region, Tensors, outline
 
 
 class _Shortly(Repr):
@@ -201,5 +201,5 @@ def require_mask(mask: GraftMask, weights: Tensors) -> None:
     if not isinstance(mask, GraftMask):
         raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
     for name, shape in mask.region.shapes.items():
-        if name not in weights or weights[name].shape != shape:
+        if name not in weights or outline(weights, name).shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")

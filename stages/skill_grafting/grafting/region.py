@@ -41,6 +41,11 @@ class LazyTensors(Mapping):
         return len(self._names)
 
 
+def outline(tensors: Tensors, name: str) -> Tensor:
+    """The tensor of a name, or one without values of its type and shape where that spares reading it; KeyError for an unknown name."""
+    return tensors.outline(name) if hasattr(tensors, "outline") else tensors[name]
+
+
 def unwrapped(model: Module) -> Module:
     """The module itself inside torch.compile, DataParallel, DistributedDataParallel and AveragedModel."""
     from torch import nn

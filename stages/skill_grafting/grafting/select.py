@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..support.errors import MaskError
+from .apply import taken
 from .mask import GraftMask
-from .region import LazyTensors, Region, Tensors
+from .region import LazyTensors, Region, Tensors, outline
 
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
@@ -29,7 +30,40 @@ class Elementwise(LazyTensors):
 
     def pieces(self, name: str) -> Iterator[Tensor]:
         """The tensor of a name laid end to end, a piece at a time, in order."""
-        return (self._function(*parts).reshape(-1) for parts in pieces(*(source[name] for source in self._sources)))
+        return evenly(self._function(*parts).reshape(-1) for parts in pieces_of(name, *self._sources))
+
+
+class Converted(LazyTensors):
+    """The tensors of a source, each of them or each piece converted by a function of its name and values."""
+
+    def __init__(
+        self, source: Tensors, convert: Callable[[str, Tensor], Tensor], names: Iterable[str] | None = None
+    ) -> None:
+        super().__init__(source if names is None else names, lambda name: convert(name, source[name]))
+        self._source, self._convert = source, convert
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The tensor of a name laid end to end, a piece at a time, in order."""
+        return evenly(self._convert(name, part).reshape(-1) for (part,) in pieces_of(name, self._source))
+
+    def outline(self, name: str) -> Tensor:
+        """A tensor of its type and shape."""
+        return self._convert(name, outline(self._source, name))
+
+    def take(self, name: str, indices: Tensor) -> Tensor:
+        """The values at flat indices of a tensor."""
+        return self._convert(name, taken(self._source, name, indices))
+
+
+def pieces_of(name: str, *sources: Tensors) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces of the tensors of one name in several sources, of the same places of each; of what can be had in pieces no more is made."""
+    if not any(hasattr(source, "pieces") for source in sources):
+        return pieces(*(source[name] for source in sources))
+    parts = (
+        source.pieces(name) if hasattr(source, "pieces") else evenly([source[name].detach().reshape(-1)])
+        for source in sources
+    )
+    return zip(*parts, strict=True)
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -40,8 +74,28 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     tensors = tuple(tensor.detach() for tensor in tensors)
     if not all(tensor.is_contiguous() for tensor in tensors):
         return iter([tensors])
-    size = CACHED * torch.get_num_threads() if tensors[0].device.type == "cpu" else PART
-    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
+    return zip(*(tensor.view(-1).split(piece_size(tensors[0].device.type)) for tensor in tensors), strict=True)
+
+
+def piece_size(device: str = "cpu") -> int:
+    """How many numbers a piece has."""
+    return CACHED * torch.get_num_threads() if device == "cpu" else PART
+
+
+def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Flat tensors laid end to end, in pieces of the usual size."""
+    held, room = list[Tensor](), 0
+    for part in parts:
+        size = piece_size(part.device.type)
+        room = room or size
+        while len(part):
+            held.append(part[:room])
+            part, room = part[room:], room - len(held[-1])
+            if not room:
+                yield held[0] if len(held) == 1 else torch.cat(held)
+                held, room = [], size
+    if held:
+        yield held[0] if len(held) == 1 else torch.cat(held)
 
 
 def top_k(region: Region, scores: Tensors, k: int) -> GraftMask:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from ..grafting.apply import put_all
 from ..grafting.mask import GraftMask
-from ..grafting.region import LazyTensors, Region, Tensors
+from ..grafting.region import Region, Tensors
+from ..grafting.select import Converted
 from ..support.errors import MaskError, ParamsError
 from ..support.fields import Section
 from ..support.progress import watched
@@ -187,14 +188,14 @@ def find_masks(
     unit = ("step" if steps else "pass") if weights else "tensor"
     with watched(title, steps, unit, None if steps else objective.module) as moved, torch.inference_mode(False):
 
-        def value(side: Tensors, name: str) -> Tensor:
-            values = side[name].detach().as_subclass(Tensor)
+        def value(name: str, values: Tensor) -> Tensor:
+            values = values.detach().as_subclass(Tensor)
             if not weights and name not in read:
                 read.add(name)
                 moved()
             return values.to(weights[name]) if name in weights else values
 
-        before, after = (LazyTensors(region.shapes, lambda name, side=side: value(side, name)) for side in ends)
+        before, after = (Converted(side, value, region.shapes) for side in ends)
 
         def make_input() -> LocalizerInput:
             given = objective.between(region, before, after, copy.deepcopy(generator))

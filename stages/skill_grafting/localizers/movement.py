@@ -11,7 +11,7 @@ from ..grafting.apply import values_at
 from ..grafting.differences import Scratch, difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-from ..grafting.select import Elementwise, NoNumberError, best, ordered, pieces
+from ..grafting.select import Elementwise, NoNumberError, best, ordered, pieces_of
 from .localizer import Budget, Localizer, LocalizerInput
 
 
@@ -27,7 +27,7 @@ def distance(before: Tensor, after: Tensor) -> Tensor:
 
 def squared_movement(pretrained: Tensors, finetuned: Tensors, names: Iterable[str]) -> dict[str, float]:
     """The squared distance that each of these parameters moved; not finite where one moved further than a number can say."""
-    return {name: sum(squared_distance(*part) for part in pieces(pretrained[name], finetuned[name])) for name in names}
+    return {name: sum(squared_distance(*part) for part in pieces_of(name, pretrained, finetuned)) for name in names}
 
 
 def squared_distance(before: Tensor, after: Tensor) -> float:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..grafting.differences import holds
-from ..grafting.region import LazyTensors, Tensors, named_weights, unwrapped
+from ..grafting.region import Tensors, named_weights, unwrapped
+from ..grafting.select import Converted
 from ..support.errors import ModelError, ParamsError, one_line, shown
 from .targets import require_plain, tensors_in
 
@@ -69,10 +70,10 @@ def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -
     _require_alike(*models, whole)
     _require_known(*models)
 
-    def taken(name: str) -> Tensor:
-        return after[name].to(before[name].device, before[name].dtype)
+    def taken(name: str, values: Tensor) -> Tensor:
+        return values.to(before[name].device, before[name].dtype)
 
-    return before, LazyTensors(before, taken)
+    return before, Converted(after, taken, before)
 
 
 def extra_states(model: nn.Module) -> dict[str, Any]:

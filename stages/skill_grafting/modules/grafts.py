@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from ..grafting.apply import take_at
+from ..grafting.apply import taken
 from ..grafting.mask import GraftMask
 from ..grafting.region import unwrapped
 from .comparing import extra_states, put_extra_states
@@ -55,7 +55,7 @@ def grafted(base: Model, tuned: nn.Module, mask: GraftMask) -> Iterator[Model]:
 
 def changes_of(pair: Pair, mask: GraftMask) -> Changes:
     """What makes the base the graft of a mask."""
-    changes: Changes = [(name, at, take_at(pair.after[name], at)) for name, at in mask.indices.items() if len(at)]
+    changes: Changes = [(name, at, taken(pair.after, name, at)) for name, at in mask.indices.items() if len(at)]
     return changes + [(name, None, pair.after[name].detach().clone()) for name in pair.travelling(mask)]
 
 

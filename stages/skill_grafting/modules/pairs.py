@@ -24,7 +24,8 @@ from ..grafting.differences import (
     rounded_to,
 )
 from ..grafting.mask import GraftMask, named_heads, require_mask
-from ..grafting.region import LazyTensors, Parameters, Region, Tensors, named_weights, unwrapped
+from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, unwrapped
+from ..grafting.select import Converted, pieces_of
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
 from .comparing import extra_states, heads_of, put_extra_states, tensors_of
@@ -88,7 +89,7 @@ class Pair:
     def require_one_shape(self, names: Iterable[str]) -> None:
         """Raise ModelError for parameters that have other shapes in the tuned model, which heads may."""
         for name in names:
-            sizes = [[*side[name].shape] for side in (self.before, self.after) if name in side]
+            sizes = [[*outline(side, name).shape] for side in (self.before, self.after) if name in side]
             if sizes[0] != sizes[-1]:
                 what = f"{name} is {sizes[0]} in the base and {sizes[-1]} in the tuned model"
                 raise ModelError(f"{what}: it travels whole, as a head, and can't be selected from")
@@ -141,13 +142,14 @@ class Pair:
     @cached_property
     def compared(self) -> Tensors:
         """The values that movement starts from: the base's, rounded where the tuned ones are, since rounding is no movement."""
-        return LazyTensors(self.before, lambda name: rounded_to(self.before[name], self.precisions.get(name)))
+        return Converted(self.before, lambda name, values: rounded_to(values, self.precisions.get(name)))
 
     @property
     def rounding(self) -> list[str]:
         """A line on it, if movement starts from rounded values."""
         names = [name for name in self.weights if name not in self.heads and name in self.before and name in self.after]
-        kinds = {self.precisions[name] for name in names if not holds(self.precisions[name], self.before[name].dtype)}
+        types = {name: outline(self.before, name).dtype for name in names}
+        kinds = {self.precisions[name] for name, kind in types.items() if not holds(self.precisions[name], kind)}
         found = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         return [
             f"The tuned model's numbers are of {found}; compared is the base rounded to it: rounding is no movement."
@@ -164,7 +166,9 @@ class Pair:
         return frozenset(filter(self._has_moved, self.after))
 
     def _has_moved(self, name: str) -> bool:
-        return not _is_still(*self._sides(name))
+        if name not in self.before or len({outline(side, name).shape for side in (self.before, self.after)}) > 1:
+            return True
+        return any(not _is_still(before, after) for before, after in pieces_of(name, self.compared, self.after))
 
     def _sides(self, name: str) -> tuple[torch.Tensor | None, torch.Tensor]:
         """A tensor of the base as movement starts from it, None where it has another shape or there is none, and of the tuned model."""
@@ -203,7 +207,7 @@ class Pair:
         """
         if self.model is None:
             names = [*self.before] if parameters in (None, ALL) else chosen([*self.before], parameters)
-            return Region({name: tuple(self.before[name].shape) for name in names})
+            return self._region_of(names)
         body = [name for name in self.weights if name not in self.heads]
         if parameters is None:
             left = self._outer()
@@ -226,7 +230,10 @@ class Pair:
         LOGGER.info("region: %s tensors of %s", len(names), len(self.weights))
         for line in self.rounding if self.own is not None else ():
             LOGGER.warning(line)
-        return Region({name: tuple(self.before[name].shape) for name in names})
+        return self._region_of(names)
+
+    def _region_of(self, names: Iterable[str]) -> Region:
+        return Region({name: tuple(outline(self.before, name).shape) for name in names})
 
     def _outer(self) -> set[str]:
         """Tables of embeddings, what computes the vocabulary's logits, and poolers."""
@@ -292,14 +299,13 @@ def chosen(names: Sequence[str], parameters: Parameters, setting: str = "paramet
     return found
 
 
-def _is_still(before: torch.Tensor | None, after: torch.Tensor) -> bool:
+def _is_still(before: torch.Tensor, after: torch.Tensor) -> bool:
     """True if nothing moved; the first values are looked at before all are."""
-    if before is None:
-        return False
+    after = after.to(before.device)
     if is_equal(before, after):
         return True
-    firsts = before.reshape(-1)[:FIRST], after.reshape(-1)[:FIRST]
-    return not is_whole(before) and all(bool(is_same(*sides).all()) for sides in (firsts, (before, after)))
+    parts = (before[:FIRST], after[:FIRST]), (before, after)
+    return not is_whole(before) and all(bool(is_same(*part).all()) for part in parts)
 
 
 def _is_of(name: str, pattern: str) -> bool:

@@ -6,9 +6,9 @@ from math import isfinite
 
 from ..checkpoints.comparing import listed
 from ..checkpoints.pairs import StoredPair
-from ..grafting.apply import take_at
+from ..grafting.apply import taken
 from ..grafting.mask import GraftMask
-from ..grafting.region import Region
+from ..grafting.region import Region, outline
 from ..localizers.movement import squared_distance, squared_movement
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
@@ -26,7 +26,8 @@ def moved_by(pair: Pair) -> dict[str, float]:
     """The squared distance that each parameter moved, in float64; of those that did and that both models have in one shape."""
     before, after = pair.compared, pair.after
     there = [name for name in pair.weights if name in pair.moved and name in before]
-    squares = squared_movement(before, after, [name for name in there if before[name].shape == after[name].shape])
+    alike = [name for name in there if outline(before, name).shape == outline(after, name).shape]
+    squares = squared_movement(before, after, alike)
     pair.require_finite([name for name, square in squares.items() if not isfinite(square)])
     return squares
 
@@ -34,9 +35,7 @@ def moved_by(pair: Pair) -> dict[str, float]:
 def share_of_movement(pair: Pair, mask: GraftMask, moved: dict[str, float]) -> float:
     """The part of the region's squared movement that the mask holds."""
     before = pair.compared
-    held = [
-        squared_distance(take_at(before[name], at), take_at(pair.after[name], at)) for name, at in mask.indices.items()
-    ]
+    held = [squared_distance(taken(before, name, at), taken(pair.after, name, at)) for name, at in mask.indices.items()]
     return sum(held) / sum(moved.get(name, 0) for name in mask.region.shapes)
 
 

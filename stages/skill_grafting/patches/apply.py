@@ -1,20 +1,19 @@
-"""apply: the model that a patch makes of its base model, as an ordinary folder; written from the files' tensors, without the model's class."""
+"""apply: the model that a patch makes of its base model, as an ordinary folder: a copy of the base's files with other values in some places."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-
 from ..checkpoints.files import Checkpoint
 from ..checkpoints.folders import CONFIG
-from ..models.loading import TOKENIZER_FILES, WEIGHTS
+from ..checkpoints.writing import write_shards
+from ..models.loading import TOKENIZER_FILES
 from ..support.errors import MaskError
 from ..support.io import write_json
 from .card import MODEL, require_free, write_folder
-from .patch_file import read_patch
-from .placing import load_base, patched_tensors, put_on, require_padding
+from .patch_file import PatchContent, read_patch
+from .placing import base_of, load_base, patched_tensors, put_on, require_base, require_padding
 
 # what else a folder of transformers may have beside weights, settings and tokenizer
 OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
@@ -32,19 +31,26 @@ def apply(patch: Path, base: str, to: Path) -> str:
     require_padding(one.use, checkpoint.config.get("vocab_size"))
 
     def write(folder: Path) -> str:
-        tensors = patched_tensors(one, checkpoint)
-        if tensors is None:  # such a model is loaded
+        named = base_of(one, checkpoint)
+        if named is None:  # such a model is loaded
             put_on(one, load_base(one, base), f"the model in {base}").save_pretrained(folder)
             return ""
-        kind = next((values.dtype for values in tensors.values() if values.is_floating_point()), torch.float32)
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-        settings: dict[str, Any] = {**checkpoint.config, **one.use.config, "architectures": [one.use.model_class]}
-        if isinstance(inner := settings.get("text_config"), dict) and "pad_token_id" in one.use.config:
-            settings["text_config"] = inner | {"pad_token_id": one.use.config["pad_token_id"]}
-        write_json(folder / CONFIG, settings | {"dtype": str(kind).removeprefix("torch.")})
-        for file in (checkpoint.folder / name for name in (*TOKENIZER_FILES, *OTHER_FILES)):
-            if file.is_file():
-                shutil.copyfile(file, folder / file.name)
+        made = patched_tensors(one, named)
+        with ThreadPoolExecutor(1) as beside:  # what it was made from is read once, by both
+            checked = beside.submit(require_base, one, named.only(one.region.shapes), f"the model in {base}")
+            write_shards(folder, made, made.files)
+            checked.result()
+        _write_settings(one, checkpoint, folder, str(made.dtype).removeprefix("torch."))
         return ""
 
     return write_folder(target, one, MODEL, write)
+
+
+def _write_settings(patch: PatchContent, checkpoint: Checkpoint, folder: Path, kind: str) -> None:
+    settings: dict[str, Any] = {**checkpoint.config, **patch.use.config, "architectures": [patch.use.model_class]}
+    if isinstance(inner := settings.get("text_config"), dict) and "pad_token_id" in patch.use.config:
+        settings["text_config"] = inner | {"pad_token_id": patch.use.config["pad_token_id"]}
+    write_json(folder / CONFIG, settings | {"dtype": kind})
+    for file in (checkpoint.folder / name for name in (*TOKENIZER_FILES, *OTHER_FILES)):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)

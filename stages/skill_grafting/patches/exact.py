@@ -8,7 +8,7 @@ from ..grafting.bits import places_of_change
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
-from ..grafting.region import Region
+from ..grafting.region import Region, outline
 from ..modules.pairs import BaseOrPair, Pair
 from ..support.errors import ModelError
 from .patch import Patch
@@ -30,7 +30,7 @@ def diff(base: BaseOrPair, tuned: nn.Module | None = None, *, title: str = "", *
         before, after = _alike(pair, name)
         if len(at := places_of_change(before, after)):
             places[name], values[name] = at, after.reshape(-1)[at.to(after.device)].cpu().clone()
-    region = Region({name: tuple(pair.before[name].shape) for name in names})
+    region = Region({name: tuple(outline(pair.before, name).shape) for name in names})
     known = {*names}
     whole = [name for name in pair.after if name not in known and (name in pair.heads or _differs(pair, name))]
     head = {name: pair.after[name].detach().cpu().clone() for name in whole}

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from ..grafting.apply import take_at
+from ..grafting.apply import values_at
 from ..grafting.bits import as_bits
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
@@ -75,7 +75,7 @@ class Patch(PatchContent):
         whole = pair.travelling(mask)
         pair.require_finite(whole)
         head = {name: pair.after[name].detach().cpu().clone() for name in whole}
-        values = {name: take_at(pair.after[name], at).cpu() for name, at in mask.indices.items()}
+        values = {name: part.cpu() for name, part in values_at(pair.after, mask).items()}
         return cls.holding(pair, StoredMask(mask, values, head, {}), title=title, labels=labels, notes=notes, **origin)
 
     @classmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import EXACT, StoredMask, read_stored, require_held, write_mask
-from ..grafting.region import Region, Tensors
+from ..grafting.region import Region, Tensors, outline
 from ..modules.heads import brought_along, names_of_labels
 from ..support.errors import MaskError, ParamsError, one_line, plain_problem
 from ..support.fields import Section
@@ -128,7 +128,9 @@ def describe(
     except ValueError as error:  # which a reader of the file would refuse
         raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
     region, labels = stored.mask.region.shapes, about["labels"]
-    outside = {name: [*before[name].shape] for name in weights if name not in region and name not in stored.head}
+    outside = {
+        name: [*outline(before, name).shape] for name in weights if name not in region and name not in stored.head
+    }
     known = {name: tuple(shape) for name, shape in outside.items()} | region
     facts = {
         "model_class": about.get("model_class"),

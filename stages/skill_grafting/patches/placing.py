@@ -1,23 +1,28 @@
 """A patch on a model: whether it is the one that the patch was made from, where the values go, and how its config changes."""
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.comparing import listed
+from ..checkpoints.comparing import listed, skeleton
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
+from ..checkpoints.layouts import named_as
 from ..grafting.apply import put_at, write
 from ..grafting.differences import holds
 from ..grafting.fingerprint import differing, fingerprint
-from ..grafting.region import LazyTensors, Tensors, named_weights
+from ..grafting.region import Tensors, named_weights, outline
+from ..grafting.select import pieces_of
 from ..models.loading import load_model
 from ..modules.heads import put_settings
 from ..modules.targets import Changes, require_plain, tensors_in, writes_in
-from ..support.errors import MaskError
+from ..support.errors import MaskError, ModelError
 from .patch_file import PatchContent, PatchMetadata
 
 
@@ -62,42 +67,128 @@ def changes_of(patch: PatchContent) -> Changes:
     return changes + [(name, None, part) for name, part in patch.head.items()]
 
 
-def patched_tensors(patch: PatchContent, checkpoint: Checkpoint) -> dict[str, Tensor] | None:
-    """The tensors of a checkpoint with a patch on them, by the names of the patch's class, in the widest type of both.
+@dataclass(frozen=True)
+class PatchedTensors:
+    """What a patch makes of the tensors of a base, read a piece at a time: `changes` are flat indices, rising, and the values there.
 
-    None where the class has other names in memory than in files, as ViT has, or tables that it makes itself (Marian).
+    whole: those that the patch has whole; all floating-point numbers are of the type `dtype`.
     """
-    wanted = patch.region.shapes
-    first = next(iter(wanted)).partition(".")[0]
-    named = Named.of(checkpoint, wanted, first)
-    if len(named.stored) < len(wanted):
-        return None
-    require_base(patch, LazyTensors(named.stored, named.read), f"the model in {checkpoint.title}")
-    parts = {name.rpartition(".")[0] for name in wanted}
+
+    base: Named
+    changes: dict[str, tuple[Tensor, Tensor]]
+    whole: dict[str, Tensor]
+    dtype: torch.dtype
+
+    @property
+    def files(self) -> dict[str, list[str]]:
+        """The base's files, and the names of the tensors that are in each; what the base doesn't have is in the last one."""
+        files: dict[str, list[str]] = {}
+        for name in self.base:
+            files.setdefault(self.base.file_of(name), []).append(name)
+        files[[*files][-1]] += [name for name in self.whole if name not in self.base]
+        return files
+
+    def outline(self, name: str) -> Tensor:
+        """A tensor of the type and shape of that of a name."""
+        return self._widened(self.whole[name] if name in self.whole else self.base.outline(name))
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The tensor of a name laid end to end, a piece at a time, in order."""
+        source = self.whole if name in self.whole else self.base
+        at, values = self.changes.get(name, (torch.empty(0, dtype=torch.int64), None))
+        start = 0
+        for (piece,) in pieces_of(name, source):
+            low, high = torch.searchsorted(at, torch.tensor([start, start + piece.numel()])).tolist()
+            made = self._widened(piece)
+            if high > low:
+                made = made.clone() if made is piece else made
+                put_at(made, at[low:high] - start, values[low:high])
+            yield made
+            start += piece.numel()
+
+    def _widened(self, values: Tensor) -> Tensor:
+        return values.to(self.dtype) if values.is_floating_point() else values
+
+
+def base_of(patch: PatchContent, checkpoint: Checkpoint) -> Named | None:
+    """A checkpoint under the names that a patch has; None if not all of them can be had from its files, such as tables that a class makes itself.
+
+    What the class has under other names in memory than in files, as ViT has, transformers tells.
+    """
+    wanted, named = patch.region.shapes, _plainly_named(patch, checkpoint)
+    if len(named) < len(wanted):
+        labels = len(patch.use.labels) if patch.head and patch.use.labels else None
+        with suppress(ModelError):  # of a model of another kind
+            named = named_as(checkpoint, skeleton(checkpoint, patch.use.model_class, labels))
+    return named if wanted.keys() <= named.spans.keys() else None
+
+
+def patched_tensors(patch: PatchContent, named: Named) -> PatchedTensors:
+    """The tensors of a base with a patch on them, in the widest type of both.
+
+    They have the names of the patch's class, or those of the base's files where the class has others in memory.
+    """
+    names = _names_in_files(patch, named)
+    base = Named.renamed(named.checkpoint, names)
+    whole = {_name_in_files(named, name, names): part for name, part in patch.head.items()}
+    kinds = [base.outline(name).dtype for name in base if name not in whole]
+    kinds += [values.dtype for values in (*patch.values.values(), *whole.values())]
+    widest = reduce(torch.promote_types, (kind for kind in kinds if kind.is_floating_point))
+    new = {stored: name for name, stored in names.items()}
+    changes = {new[stored]: part for stored, part in _changes_in_files(patch, named).items()}
+    return PatchedTensors(base, changes, whole, widest)
+
+
+def _names_in_files(patch: PatchContent, named: Named) -> dict[str, str]:
+    """The name of each tensor that is written -> that in the base's files."""
+    files, plain = named.checkpoint.files, _plainly_named(patch, named.checkpoint)
+    names = {name: plain.stored(name)[0] for name in plain}
+    if names.keys() != patch.region.shapes.keys():
+        return {stored: stored for stored in files}
+    first, parts = next(iter(names)).partition(".")[0], {name.rpartition(".")[0] for name in names}
+    head = Named.of(named.checkpoint, patch.head, first)
+    names |= {name: head.stored(name)[0] for name in head}
     # such as the statistics of a BatchNorm: what lies beside a parameter in the module that it is of
-    left = {name: name for name in checkpoint.files.keys() - {*named.stored.values()}}
+    left = {name: name for name in files.keys() - {*names.values()}}
     beside = {name if name.rpartition(".")[0] in parts else f"{first}.{name}": name for name in left}
-    buffers = {name: checkpoint.read(stored) for name, stored in beside.items() if name.rpartition(".")[0] in parts}
-    tensors = {name: named.read(name) for name in wanted} | buffers | patch.head
-    kinds = [values.dtype for values in (*tensors.values(), *patch.values.values()) if values.is_floating_point()]
-    widest = reduce(torch.promote_types, kinds)
-    tensors = {name: values.to(widest) if values.is_floating_point() else values for name, values in tensors.items()}
+    return names | {name: stored for name, stored in sorted(beside.items()) if name.rpartition(".")[0] in parts}
+
+
+def _plainly_named(patch: PatchContent, checkpoint: Checkpoint) -> Named:
+    """What of the patch's names is in the files as it is, but for the prefix of the backbone."""
+    wanted = patch.region.shapes
+    return Named.of(checkpoint, wanted, next(iter(wanted)).partition(".")[0])
+
+
+def _name_in_files(named: Named, name: str, names: Mapping[str, str]) -> str:
+    stored = named.stored(name) if name in named else []
+    return stored[0] if name not in names and len(stored) == 1 and stored[0] in names else name
+
+
+def _changes_in_files(patch: PatchContent, named: Named) -> dict[str, tuple[Tensor, Tensor]]:
+    """The values of a patch by the names in the base's files: flat indices there, rising, and the values at them."""
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for name, at in patch.mask.indices.items():
-        tensors[name] = tensors[name].clone()
-        put_at(tensors[name], at, patch.values[name])
-    return {name: values.contiguous() for name, values in tensors.items()}
+        first = 0
+        for span in named.spans[name]:
+            low, high = torch.searchsorted(at, torch.tensor([first, first + span.stop - span.start])).tolist()
+            moved = at[low:high] - first + span.start
+            parts.setdefault(span.name, []).append((moved, patch.values[name][low:high]))
+            first += span.stop - span.start
+    joined = {stored: [torch.cat(column) for column in zip(*found, strict=True)] for stored, found in parts.items()}
+    orders = {stored: at.argsort() for stored, (at, _) in joined.items()}
+    return {stored: (at[orders[stored]], values[orders[stored]]) for stored, (at, values) in joined.items()}
 
 
 def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
     """Raise MaskError unless these weights are what a patch was made from."""
     use, wanted = patch.use, patch.region.shapes
-    for name, weight in known.items():
-        if weight.is_meta or not (weight.is_floating_point() or use.makes):
-            raise MaskError(
-                f"{name} is {weight.dtype} on {weight.device}; only plain floating-point numbers can be swapped"
-            )
+    kinds = {name: outline(known, name) for name in known}
+    for name, kind in kinds.items():
+        if not (kind.is_floating_point() or use.makes):
+            raise MaskError(f"{name} is {kind.dtype}; only plain floating-point numbers can be swapped")
     made_for = f"the patch was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
-    there = {name: tuple(weight.shape) for name, weight in known.items()}
+    there = {name: tuple(kind.shape) for name, kind in kinds.items()}
     if there != wanted:
         name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
         sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]

@@ -39,11 +39,7 @@ def take_over(cell: TrainingCell, settings: FinetuneParams, place: str) -> Finet
     problems += [f"{checkpoint.title}: {line}" for line in (*unknown, *_other_reading(cell, checkpoint, model))]
     if problems:
         raise ModelError("; ".join(problems))
-    values = {
-        name: _unrounded(values, named.read(name))
-        for name, values in model.parameters().items()
-        if name in named.stored
-    }
+    values = {name: _unrounded(values, named[name]) for name, values in model.parameters().items() if name in named}
     if problems := not_finite(named, values):
         raise ModelError("; ".join(problems))
     model.put(values | in_order(named, anatomy, order))
@@ -133,4 +129,4 @@ def _unrounded(before: Tensor, after: Tensor) -> Tensor:
 def in_order(named: Named, anatomy: ModelSpec, order: list[int]) -> dict[str, Tensor]:
     """The tensors of a head that have a row for each label, their rows in this order."""
     rows = [name for name in anatomy.names([HEAD]) if anatomy.shapes[name][0] == SOME_LABELS]
-    return {name: named.read(name).float()[torch.tensor(order)] for name in rows}
+    return {name: named[name].float()[torch.tensor(order)] for name in rows}

@@ -1,0 +1,120 @@
+"""What of a checkpoint's files lies in which tensor of a model, where a class has other names in memory than in files, or joins tensors.
+
+transformers says so itself, by the rules with which it loads: they are run on numbers that say from where they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .files import Checkpoint, Named, Span
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.core_model_loading import WeightConverter
+
+
+def named_as(checkpoint: Checkpoint, model: "PreTrainedModel") -> Named:
+    """A checkpoint under the names of a model, which may have no values: parameters and buffers that the files have.
+
+    Left out is what can't be had by laying parts of the files end to end, such as what is transposed in loading.
+    """
+    state = model.state_dict(keep_vars=True)
+    named = Named.of(checkpoint, state, model.base_model_prefix)
+    if len(named) < len(state) and {*checkpoint.files} - named.used:
+        spans, shapes = dict(named.spans), dict(named.shapes)
+        for name, found in _converted(checkpoint, model, state):
+            if name not in spans:
+                spans[name], shapes[name] = found, tuple(state[name].shape)
+        named = Named(checkpoint, spans, shapes).only(state)
+    return _with_ties(named, state)
+
+
+def _with_ties(named: Named, state: Mapping[str, Tensor]) -> Named:
+    """The same, with what the files have under another name of the same parameter: a table under that of the head."""
+    names: dict[Tensor, list[str]] = defaultdict(list)
+    for name, values in dict(state).items():
+        names[values].append(name)
+    spans, shapes = dict(named.spans), dict(named.shapes)
+    for several in names.values():
+        if there := [name for name in several if name in named]:
+            for name in several:
+                spans.setdefault(name, named.spans[there[0]]), shapes.setdefault(name, named.shapes[there[0]])
+    return Named(named.checkpoint, spans, shapes).only(state)
+
+
+def _converted(
+    checkpoint: Checkpoint, model: "PreTrainedModel", state: Mapping[str, Tensor]
+) -> Iterator[tuple[str, tuple[Span, ...]]]:
+    """Names of a model's tensors, and the spans that transformers' own rules make each of."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+    rules = get_model_conversion_mapping(model)
+    kinds = [[rule for rule in rules if isinstance(rule, kind)] for kind in (WeightRenaming, WeightConverter)]
+    joined: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for stored in sorted(checkpoint.files, key=dot_natural_key):
+        name, pattern = rename_source_key(stored, *kinds, model.base_model_prefix, state)
+        if name not in state:
+            continue
+        if pattern is None:
+            shape = checkpoint.files[stored].shape
+            yield name, (Span(stored, 0, prod(shape)),)
+        else:
+            joined[name].append((pattern, stored))
+    converters = {pattern: rule for rule in kinds[1] for pattern in rule.source_patterns}
+    for name, sources in joined.items():
+        yield from _joined(checkpoint, model, name, deepcopy(converters[sources[0][0]]), sources)
+
+
+def _joined(
+    checkpoint: Checkpoint,
+    model: "PreTrainedModel",
+    first: str,
+    rule: "WeightConverter",
+    sources: list[tuple[str, str]],
+) -> Iterator[tuple[str, tuple[Span, ...]]]:
+    """What a rule makes of some tensors, told by rows that are numbered through all of them, of which it gets the numbers."""
+    state, starts, total = model.state_dict(), {}, 0
+    widths = {_width(checkpoint.files[stored].shape) for _, stored in sources}
+    for pattern, stored in sources:
+        rows = _rows(checkpoint.files[stored].shape)
+        starts[stored] = total
+        rule.add_tensor(first, stored, pattern, torch.arange(total, total + prod(rows)).view(rows))
+        total += prod(rows)
+    try:
+        made = rule.convert(first, model=model, config=model.config)
+    except Exception:  # of tensors that don't fit: they are missing
+        return
+    for name, numbers in made.items():
+        numbers = numbers[0] if isinstance(numbers, list) else numbers
+        shape = state[name].shape if name in state else ()
+        if widths == {_width(shape)} and [*numbers.shape] == _rows(shape):
+            yield name, tuple(_spans(numbers.reshape(-1), starts, _width(shape)))
+
+
+def _width(shape: Sequence[int]) -> int:
+    """Numbers of a row, which lies in one tensor: the last dimension of several."""
+    return shape[-1] if len(shape) > 1 else 1
+
+
+def _rows(shape: Sequence[int]) -> list[int]:
+    return [*shape[:-1], 1] if len(shape) > 1 else [*shape]
+
+
+def _spans(rows: Tensor, starts: Mapping[str, int], width: int) -> Iterator[Span]:
+    """The spans of which numbered rows of this width are: each is of rows that follow each other in one tensor."""
+    names, firsts = [*starts], torch.tensor([*starts.values()])
+    owner = torch.searchsorted(firsts, rows, right=True) - 1
+    cuts = ((rows.diff() != 1) | (owner.diff() != 0)).nonzero().reshape(-1) + 1
+    bounds = [0, *cuts.tolist(), len(rows)]
+    for begin, end in pairwise(bounds):
+        name = names[int(owner[begin])]
+        start = int(rows[begin]) - starts[name]
+        yield Span(name, start * width, (start + end - begin) * width)
