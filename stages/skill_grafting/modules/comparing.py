@@ -8,14 +8,14 @@ setting of a part, adapters that one of the two has merged, numbers that two nam
 import copy
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..grafting.differences import holds
+from ..grafting.differences import holds, is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
-from ..grafting.select import Converted
 from ..support.errors import ModelError, ParamsError, one_line, shown
 from .targets import require_plain, tensors_in
 
@@ -26,7 +26,7 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
 # settings of a part that change nothing in eval mode, or that running it changes
 HARMLESS = re.compile(
-    "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing"
+    "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing|tied_weights"
 )
 SETTINGS = (bool, int, float, str, type(None))
 
@@ -45,11 +45,14 @@ def heads_of(model: nn.Module) -> set[str]:
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
-def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -> tuple[dict[str, Tensor], Tensors]:
-    """Parameters and buffers of both by name, those of `tuned` on the device and in the dtype of the base, each made when it is asked for.
+def tensors_of(
+    base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and buffers of both under the base's names.
 
-    The fine-tuned numbers may be of a narrower type than the base's, which holds them exactly.  Heads and
-    those in `whole` may have other shapes, such as a head of 1,000 classes that became one of 10.  Raises ModelError if one model can't be
+    The fine-tuned numbers may be of a narrower type than the base's, which holds them exactly.  Heads and those in `whole` may
+    have other shapes, such as a head of 1,000 classes that became one of 10.  Where one parameter has two names in one of the models, the
+    other may have two parameters of these names: the base any, and the tuned model equal ones.  Raises ModelError if one model can't be
     the other after fine-tuning.
     """
     for model in (base, tuned):
@@ -65,15 +68,15 @@ def tensors_of(base: nn.Module, tuned: nn.Module, whole: Collection[str] = ()) -
         if not _is_fit(before.get(name), after.get(name)):
             before.pop(name, None), after.pop(name, None)
     _require_unwrapped(before, after)
+    _join_ties(models[0], after)
+    after |= {
+        name: after[known] for name, known in _shared_names(models[1]).items() if name in before and name not in after
+    }
     for name in {**before, **after}:
-        require_fit(name, before.get(name), after.get(name), name in whole)
+        require_fit(name, before.get(name), after.get(name), name in whole, _about_tokens(name, *models))
     _require_alike(*models, whole)
     _require_known(*models)
-
-    def taken(name: str, values: Tensor) -> Tensor:
-        return values.to(before[name].device, before[name].dtype)
-
-    return before, Converted(after, taken, before)
+    return before, {name: after[name] for name in before}
 
 
 def extra_states(model: nn.Module) -> dict[str, Any]:
@@ -114,6 +117,41 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
     return {name: values.detach() for name, values in tensors_in(model).items()}
 
 
+def _shared_names(model: nn.Module) -> dict[str, str]:
+    """Name -> the name by which `named_weights` knows a parameter that has several."""
+    known = {weight: name for name, weight in named_weights(model).items()}
+    names = {name: known[weight] for name, weight in model.named_parameters(remove_duplicate=False)}
+    return {name: other for name, other in names.items() if name != other}
+
+
+def _join_ties(base: nn.Module, after: dict[str, Tensor]) -> None:
+    """Take from the tuned model's tensors what is one with another in the base, and equal to it; ModelError if it is not."""
+    for name, known in _shared_names(base).items():
+        if name in after and known in after and not is_equal(after.pop(name), after[known]):
+            place = f"base.{name}"
+            saved = "base.config.tie_word_embeddings = False and " if hasattr(base, "config") else ""
+            untied = f"{saved}{place} = torch.nn.Parameter({place}.detach().clone()) give the base two, too"
+            raise ModelError(f"{name} and {known} are one parameter in the base and two in the tuned model: {untied}")
+
+
+def _about_tokens(name: str, base: nn.Module, tuned: nn.Module) -> str:
+    """What makes two vocabularies of transformers of one size, if a parameter is a table of tokens."""
+    sizes = [_table_sizes(model).get(name) for model in (base, tuned)]
+    if None in sizes or sizes[0] == sizes[1]:
+        return ""
+    return f"; {('base', 'tuned')[sizes[0] > sizes[1]]}.resize_token_embeddings({max(sizes)}) gives both as many tokens"
+
+
+def _table_sizes(model: nn.Module) -> dict[str, int]:
+    """Parameters with a row for each token, and how many there are."""
+    tables: list[Tensor] = []
+    for which in ("input", "output"):
+        with suppress(NotImplementedError):  # of models that read no tokens
+            part = getattr(model, f"get_{which}_embeddings", lambda: None)()
+            tables += part.parameters() if isinstance(part, nn.Module) else []
+    return {name: len(weight) for name, weight in named_weights(model).items() if any(weight is one for one in tables)}
+
+
 def _tables(model: nn.Module) -> set[str]:
     """Names of the buffers that the model doesn't save."""
     parts = model.named_modules()
@@ -134,11 +172,11 @@ def _is_fit(before: Tensor | None, after: Tensor | None, whole: bool = False) ->
     return there and (whole or before.shape == after.shape) and holds(before.dtype, after.dtype)
 
 
-def require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool = False) -> None:
+def require_fit(name: str, before: Tensor | None, after: Tensor | None, whole: bool = False, hint: str = "") -> None:
     """Raise ModelError unless the base's type holds the numbers of the tuned model's tensor, which has its shape unless it travels whole."""
     if _is_fit(before, after, whole):
         return
-    first, second, hint = _kind(before, whole), _kind(after, whole), ""
+    first, second = _kind(before, whole), _kind(after, whole)
     if (
         before is not None
         and after is not None

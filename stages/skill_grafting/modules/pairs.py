@@ -30,7 +30,6 @@ from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
 from .comparing import extra_states, heads_of, put_extra_states, tensors_of
 from .swapping import copied_with
-from .targets import tensors_in
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -65,8 +64,9 @@ class Pair:
         if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
-            before, after = tensors_of(base, tuned, known)
-            return cls(before, after, unwrapped(base), known, unwrapped(tuned), tensors_in(tuned), extra_states(tuned))
+            before, own = tensors_of(base, tuned, known)
+            after = Converted(own, lambda name, values: values.to(before[name].device, before[name].dtype))
+            return cls(before, after, unwrapped(base), known, unwrapped(tuned), own, extra_states(tuned))
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             _require_same_names(base, tuned, heads)
             return cls(base, tuned)
