@@ -26,7 +26,6 @@ from .localizers.registry import Rank, as_localizer, kind_of
 from .losses import OwnLoss, require_list
 from .modules.pairs import BaseOrPair, Pair
 from .support.errors import ParamsError, require_takes
-from .support.formatting import small_percent
 
 LOGGER = logging.getLogger("skill_grafting")
 # what moved outside of the region is told where nobody chose the region and it is this share of all squared movement
@@ -113,20 +112,19 @@ def localize(
 
 def _left_out(pair: Pair, region: Region, told: bool) -> dict[str, Any]:
     """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
-    inside = {*region.shapes} | pair.heads
-    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
+    before, after, inside = pair.compared, pair.after, {*region.shapes} | pair.heads
+    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in before]
+    outside = [name for name in outside if before[name].shape == after[name].shape]
     if not outside:
         return {}
-    squares = squared_movement(pair.compared, pair.after, [*region.shapes, *outside])
-    squares = {name: square if math.isfinite(square) else 0.0 for name, square in squares.items()}
-    share, most = (
-        sum(squares[name] for name in outside) / (sum(squares.values()) or 1),
-        max(outside, key=squares.__getitem__),
-    )
+    found = squared_movement(before, after, [*region.shapes, *outside])
+    squares = {name: square if math.isfinite(square) else 0.0 for name, square in found.items()}
+    share = sum(squares[name] for name in outside) / (sum(squares.values()) or 1)
+    most = max(outside, key=squares.__getitem__)
     LOGGER.log(
         logging.WARNING if told and share >= TOLD else logging.INFO,
-        "%s of the squared movement is outside of the region, most of it in %s, and in no graft; parameters='all' takes it in",
-        small_percent(share), most,
+        "%.2g %% of the squared movement is outside of the region, most of it in %s, and in no graft; parameters='all' takes it in",
+        100 * share, most,
     )  # fmt: skip
     return {"left_out": {"share": share, "tensors": len(outside), "most": most}}
 

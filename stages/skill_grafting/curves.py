@@ -72,11 +72,13 @@ def _warn_of_outside(scores: Mapping[str, float], left_out: Mapping[str, Any] | 
     """Say so if the graft of the whole region lacks much of what fine-tuning gained."""
     lacks, gained = scores[FINETUNED] - scores[WHOLE_REGION], scores[FINETUNED] - scores[PRETRAINED]
     if lacks > MUCH * gained > 0:
-        moved = f", as {small_percent(left_out['share'])} of the squared movement is, most in {left_out['most']}"
+        moved = (
+            "{share:.0%} of the squared movement is there, most in {most}; ".format_map(left_out) if left_out else ""
+        )
         LOGGER.warning(
-            "the whole region scores %.4g and the fine-tuned model %.4g: what matters is outside of it%s; "
-            "localize with parameters='all', or name a head by heads=",
-            scores[WHOLE_REGION], scores[FINETUNED], moved if left_out else "",
+            "the whole region scores %.4g and the fine-tuned model %.4g, so that something outside of it matters: "
+            "%slocalize with parameters='all', or name a head by heads=",
+            scores[WHOLE_REGION], scores[FINETUNED], moved,
         )  # fmt: skip
 
 

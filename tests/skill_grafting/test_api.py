@@ -1,11 +1,15 @@
 """The API on plain modules of seven architectures: exact grafts, masks like the pipeline's, and what papers define, recomputed."""
 
+import ast
 import copy
+import inspect
 import math
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ import skill_grafting as sg
 from skill_grafting.calibration import reliability
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, unwrapped
-from skill_grafting.localizers.registry import NAMES
+from skill_grafting.localizers.registry import NAMES, kind_of
 from skill_grafting.merging import merge as merging
 from skill_grafting.merging.merge import shifted, task_vector
 from skill_grafting.support.errors import DataError, GraftError, MaskError, ModelError, ParamsError, TrainingError
@@ -401,7 +405,7 @@ REFUSED = [
         )
     ),
     (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), 5), P, "not a int"),
-    (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), iter([])), P, "only once"),
+    (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), iter([])), P, "only once"), (learnt(loss=lambda m, _: drift(m), batches=iter([])), P, "only once"),
     (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), M, "requires gradients"),
     (lambda b, t_: sg.fisher(b.to("meta"), lambda m, _: drift(m), [0]), M, "on meta"),
     (lambda b, t_: sg.curve(b, t_, {0.5: half(b, t_)}, lambda m: None), P, "one number"),
@@ -494,13 +498,57 @@ def test_several_sizes_dev_functions_and_the_curve():
     assert sg.localize(base, tuned, sparsity=0.1, method=steepest, loss=loss, parameters="all").region_indices().equal(wanted)
 
 
-def test_batches_that_are_used_up_are_refused():
-    base, tuned, *_ = small()
-    used = iter([1])
-    options = {"sparsity": 0.5, "method": "attribution", "loss": lambda model, _: drift(model), "batches": used}
-    assert sg.localize(base, tuned, **options).selected
-    with pytest.raises(GraftError, match="batches: there are none; an iterator can be used only once"):
-        sg.localize(base, tuned, **options)
+def test_what_moved_outside_of_the_region_is_recorded_told_and_warned_of(caplog):
+    base, tuned = two_of(Tied)
+    score = lambda model: -float((model(IDS) - tuned(IDS)).square().mean().detach())  # noqa: E731
+    squares = {name: (weight - base.get_parameter(name)).detach().double().square().sum().item() for name, weight in tuned.named_parameters()}
+    for parameters, warned in ((None, True), ("body", False), ("all", False)):
+        caplog.clear()
+        mask = sg.localize(base, tuned, sparsity=0.5, parameters=parameters)
+        assert ("outside of the region, most of it in embedding.weight, and in no graft; parameters='all' takes it in" in caplog.text) == warned
+        told = {"share": pytest.approx(squares["embedding.weight"] / sum(squares.values())), "tensors": 1, "most": "embedding.weight"}
+        assert mask.record.get("left_out") == (None if parameters == "all" else told)
+        sg.curve(base, tuned, {0.5: mask}, score)
+        assert ("something outside of it matters: " in caplog.text) == (parameters != "all"), "control: all of it lacks nothing"
+
+
+def test_within_one_autocast_gradients_and_scores_are_of_the_weights_as_they_are(monkeypatch):
+    base, tuned, inputs, labels = (one.float() if hasattr(one, "float") and not isinstance(one, Tensor) else one for one in small())
+    cast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+
+    def loss(model: nn.Module) -> Tensor:
+        return nn.functional.cross_entropy(model(inputs.float()), labels)
+
+    def inside(model: nn.Module) -> Tensor:
+        with cast():
+            return loss(model)
+
+    def found(loss: Callable) -> list:
+        dev = lambda model: -float(loss(model).detach())  # noqa: E731
+        options = {"sparsity": 0.2, "loss": loss, "parameters": "all"}
+        masks = [sg.localize(base, tuned, method=method, **options) for method in ("attribution", "grown")]
+        masks.append(sg.localize(base, tuned, method="learned", steps=5, dev=dev, **options))
+        return [*masks, *sg.curve(base, tuned, {0.2: masks[0]}, dev).score]
+
+    wanted = found(inside)
+    with cast():
+        assert found(loss) == wanted
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: None)
+    with cast():
+        assert found(loss) != wanted, "control: with casts of the weights before"
+
+
+def test_options_of_localize_are_typed_as_methods_take_them():
+    """So that editors and type checkers tell a typo."""
+    tree = ast.parse(Path("stages/skill_grafting/__init__.pyi").read_text(encoding="utf-8"))
+    typed = {node.name: {part.target.id: ast.unparse(part.annotation) for part in node.body if isinstance(part, ast.AnnAssign)} for node in tree.body if isinstance(node, ast.ClassDef)}
+    fields = {name: field for method in NAMES for name, field in kind_of(method).model_fields.items()}
+    assert typed["_Settings"].keys() == fields.keys()
+    for name, field in fields.items():
+        wanted = field.annotation if get_origin(field.annotation) is Literal else type(field.default)
+        assert typed["_Settings"][name].partition("[")[0] == (wanted.__name__ if isinstance(wanted, type) else "Literal")
+        assert get_origin(wanted) is not Literal or [*get_args(wanted)] == ast.literal_eval(typed["_Settings"][name].removeprefix("Literal"))
+    assert [*typed["_Options"], "settings"] == [*inspect.signature(sg.localize).parameters][3:]
 
 
 def test_a_mask_takes_the_place_of_no_folder(tmp_path):
@@ -837,6 +885,10 @@ def test_models_made_or_used_in_inference_mode_are_as_others():
                     assert same(state(pair[0]), state(graft))
                 assert same(state(pair[0]), before)
                 assert same(sg.fisher(pair[0], lambda m, i: m(inputs[i]).square().sum(), range(3)), wanted)
+    for base, _ in (inside, outside):
+        base.body.weight.register_hook(torch.zeros_like)
+        squares = sg.fisher(base, lambda m, i: m(inputs[i]).square().sum(), range(3))
+        assert not squares["body.weight"].any() and torch.equal(squares["body.bias"], wanted["body.bias"])
 
 
 def test_squares_of_complex_numbers_are_real_and_those_of_sparse_gradients_are_as_dense_ones():
@@ -848,8 +900,6 @@ def test_squares_of_complex_numbers_are_real_and_those_of_sparse_gradients_are_a
         bag, _ = two_of(lambda sparse=sparse: nn.EmbeddingBag(10, 4, sparse=sparse, mode="sum"))
         squares.append(sg.fisher(bag, lambda m, row: m(row[None]).square().sum(), torch.tensor([[1, 1, 3], [3, 4, 5]])))
     assert same(*squares) and squares[0]["weight"].any()
-    with pytest.raises(GraftError, match="examples: there are none"):
-        sg.fisher(base, lambda m, i: m["filter"].abs().sum(), iter([]))
 
 
 def test_infinities_in_both_models_did_not_move():

@@ -74,8 +74,8 @@ def order_within(mask: GraftMask, pretrained: Tensors, values: Tensors) -> Tenso
     Of a mask of those that moved most the first k are the smaller one's, for every k.
     """
     before = values_at(pretrained, mask)
-    moved = torch.cat([distance(before[name], values[name]) for name in mask.region.shapes if name in before])
-    return mask.region_indices()[torch.sort(moved, descending=True, stable=True).indices.cpu()]
+    moved = [distance(before[name], values[name]) for name in mask.region.shapes if name in before]
+    return ordered(torch.cat(moved).cpu(), mask.region_indices()) if moved else mask.region_indices()
 
 
 class Movement(Localizer):
