@@ -14,6 +14,7 @@ from .grafting.mask import GraftMask
 from .modules.grafts import grafted
 from .modules.pairs import Pair
 from .support.errors import ParamsError, one_number, require_takes
+from .support.extras import optional
 from .support.formatting import display_name, small_percent
 from .support.writing import replacing
 
@@ -41,7 +42,7 @@ def curve(
     whole region scores lower than the fine-tuned model, something outside of the region matters, and a warning says so.  Both models
     are left as they were.  Raises ParamsError for arguments that can't be, ModelError if the masks are of other models.
     """
-    import pandas as pd
+    pd = optional("pandas")
 
     require_takes(score, "score", "model")
     if not isinstance(masks, Mapping):
@@ -93,9 +94,9 @@ def plot_curve(table: DataFrame, axes: Axes | None = None, label: str = "score")
             f"table: should be what curve(base, tuned, masks, score) gives, not a {type(table).__name__} without {lacking[0]}"
         )
     if axes is None:
-        from matplotlib.figure import Figure
+        figure = optional("matplotlib.figure")
 
-        axes = Figure(figsize=(6, 4), layout="constrained").add_subplot()
+        axes = figure.Figure(figsize=(6, 4), layout="constrained").add_subplot()
     grafts, others = table[table.model == GRAFTED].sort_values("sparsity"), table.set_index("model").score
     bars = 1.96 * grafts.se if "se" in table else None
     axes.errorbar(grafts.sparsity, grafts.score, bars, fmt="o-", capsize=3, label=display_name(GRAFTED))

@@ -265,7 +265,7 @@ DAMAGED = {
     "one bit": (lambda file: flip_bit(file, -1), "damaged: its content is not what was written"),
     "an old patch": (in_header(version=1), "format version 1 of a patch, this program reads 5"),
     "no labels": (forged(lambda _, header: header[KEY].pop("labels")), "damaged: patch.labels"),
-    "one label": (in_header(labels=["score"], config={}), "damaged: patch: "),
+    "one label": (in_header(labels=["score"], config={}), "damaged: patch.labels"),
     "notes that are no JSON": (in_header(notes=[]), "damaged: patch.notes"),
     "a mask": (forged(lambda _, header: header.pop(KEY)), "is a mask, not a patch"),
     "no values": (forged(lambda tensors, _: [tensors.pop(name) for name in [*tensors] if "values/" in name]), "damaged: it has no values"),

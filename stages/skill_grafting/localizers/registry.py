@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ..support.errors import ParamsError, did_you_mean, plain_problem, require_takes
+from ..support.extras import optional
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,7 +56,7 @@ def register(name: str, rank: Rank) -> None:
 
 def methods() -> "DataFrame":
     """A table of all methods: their names, what they need beside two models, their settings with defaults, and what they select."""
-    import pandas as pd
+    pd = optional("pandas")
 
     rows = [
         {

@@ -42,6 +42,7 @@ from ..localizers.movement import distance
 from ..modules.comparing import copied, require_fit
 from ..modules.pairs import Pair
 from ..support.errors import MaskError, ParamsError, did_you_mean
+from ..support.extras import optional
 from ..support.seeds import derive_seed
 from .inputs import Piece, TaskValues, pieces_of
 
@@ -446,7 +447,7 @@ def _dropped(draws: dict[tuple[str, str], torch.Generator], share: float, seed: 
 
 def _ties(pretrained: Tensors, sides: Mapping[str, TaskValues], share: float) -> Vector:
     """Each vector trimmed to the `share` of the region that moved furthest, signs elected, and merged."""
-    from peft.utils.merge_utils import calculate_majority_sign_mask, disjoint_merge  # takes seconds to import
+    utils = optional("peft.utils.merge_utils")  # takes seconds to import
 
     region = Region({name: tuple(before.shape) for name, before in pretrained.items()})
     if strange := next((name for name in pretrained if pretrained[name].is_complex()), None):
@@ -467,7 +468,7 @@ def _ties(pretrained: Tensors, sides: Mapping[str, TaskValues], share: float) ->
 
     def vector(piece: Piece) -> Tensor:
         stack = torch.stack([trimmed(piece, task) for task in sorted(piece.given)])
-        return disjoint_merge(stack, calculate_majority_sign_mask(stack))
+        return utils.disjoint_merge(stack, utils.calculate_majority_sign_mask(stack))
 
     return vector
 

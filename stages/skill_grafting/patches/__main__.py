@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from .. import __version__
-from ..support.command import USER_MISTAKE, guarded, missing_package
-from ..support.errors import GraftError, did_you_mean, printable
+from ..support.command import USER_MISTAKE, guarded
+from ..support.errors import did_you_mean, printable
 from ..support.fields import GROUPS, Mode
 
-# command, a function in the module of its name, which gives what is printed -> what it does
+# command, a function that gives what is printed -> what it does
 COMMANDS = {
     "localize": "Make a patch from two checkpoints, whoever fine-tuned them.",
     "diff": "Make the patch of all that differs between two checkpoints, bit for bit.",
@@ -23,6 +23,8 @@ COMMANDS = {
     "export": "Write a patch as an adapter of peft.",
     "inspect": "Show how large a mask is and where its parameters lie.",
 }
+# command -> its module, if it has another name
+MODULES = {"export": "adapter"}
 MODES = get_args(Mode)
 # the methods that look at weights alone
 METHODS = ("bias", "lota", "magnitude", "movement", "random")
@@ -112,13 +114,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _run(command: str, /, **arguments: Any) -> None:
-    """Print what a command gives; one clear line in place of a traceback where a package is missing."""
-    try:
-        print(printable(getattr(import_module(f".{command}", __package__), command)(**arguments)))
-    except ModuleNotFoundError as error:
-        raise GraftError(
-            f"needs the package {missing_package(error)}, which is not installed; pip install it"
-        ) from error
+    """Print what a command gives."""
+    print(printable(getattr(import_module(f".{MODULES.get(command, command)}", __package__), command)(**arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

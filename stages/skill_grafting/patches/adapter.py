@@ -1,4 +1,4 @@
-"""A graft as an adapter that peft loads: Super-Tuning, sparse values that are added to the weights of linear layers.
+"""export: a graft as an adapter that peft loads: Super-Tuning, sparse values that are added to the weights of linear layers.
 
 peft gives each layer int(size * (1 - sparsity)) places, of one sparsity for all, so what a layer doesn't need is padded with
 zeros.  Norms and a new head go along whole, as modules to save; biases of linear layers can't be held, nor can embeddings.
@@ -20,12 +20,26 @@ from ..models.probing import probe, without_cache
 from ..support.errors import MaskError, one_line
 from ..support.formatting import counted
 from ..support.io import write_json
-from .patch_file import PatchContent
+from .card import PEFT, require_free, write_folder
+from .patch_file import PatchContent, read_patch
+from .placing import load_base, require_fitting
 
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 # end of the name of a class of transformers -> what peft calls its task
 TASKS = {"ForSequenceClassification": "SEQ_CLS", "LMHeadModel": "CAUSAL_LM", "ForCausalLM": "CAUSAL_LM"}
+
+
+def export(patch: Path, base: str, to: Path, leave_out: bool) -> str:
+    """Write a patch as an adapter of peft to a new folder; gives one line about it.
+
+    Raises MaskError if the patch is damaged, was made for another model than `base` or doesn't fit an adapter, and StorageError if
+    something is at `to`.
+    """
+    target, one = require_free(to), read_patch(patch)
+    model = load_base(one, base)
+    require_fitting(one, model, f"the model in {base}")
+    return write_folder(target, one, PEFT, lambda folder: write_adapter(folder, one, model, leave_out))
 
 
 def write_adapter(folder: Path, patch: PatchContent, base: nn.Module, leave_out: bool) -> str:

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..modules.heads import as_options
 from ..support.errors import StorageError, printable
-from ..support.formatting import as_markdown
+from ..support.formatting import as_markdown, small_percent
 from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
 
@@ -60,6 +60,7 @@ def write_files(
 def card_text(patch: PatchContent, form: str, held: str = "") -> str:
     """The card of a patch in one of FORMS; `held` is a sentence about what an adapter holds."""
     use, found = patch.use, patch.mask.record
+    left_out = _table(found, "left_out")
     source = json.dumps(use.base if use.source == "hub" else f"path/to/{use.base}")
     return render(
         "card.md.j2",
@@ -68,6 +69,8 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
         size=patch.size,
         head_values=sum(values.numel() for values in patch.head.values()),
         made_with=made_with(found),
+        left_out=small_percent(share) if isinstance(share := left_out.get("share"), float) else "",
+        most_left_out=left_out.get("most"),
         notes=printable(json.dumps(use.notes, indent=2, ensure_ascii=False)) if use.notes else "",
         form=form,
         name=FORMS[form],
@@ -83,10 +86,14 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
 
 def made_with(found: dict[str, Any]) -> str:
     """How a mask was found, in words: the method with its settings, and the step that was kept."""
-    settings = ", ".join(f"{name} {value}" for name, value in found.get("settings", {}).items())
-    method = str(found.get("method", ""))
+    settings = ", ".join(f"{name} {value}" for name, value in _table(found, "settings").items())
     kept = f", the mask of step {found['step']}" if "step" in found else ""
-    return f"{method}{f' ({settings})' if settings else ''}{kept}"
+    return f"{found.get('method', '')}{f' ({settings})' if settings else ''}{kept}"
+
+
+def _table(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a record, which in a stranger's file may be anything."""
+    return found[name] if isinstance(found.get(name), dict) else {}
 
 
 def _front(patch: PatchContent, form: str) -> str:

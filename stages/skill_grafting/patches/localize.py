@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..checkpoints.pairs import read_pair
-from ..support.formatting import percent
-from . import about_pairs
+from ..checkpoints.comparing import listed
+from ..checkpoints.pairs import StoredPair, read_pair
+from ..grafting.apply import taken
+from ..grafting.mask import GraftMask
+from ..grafting.region import Region
+from ..localizers.movement import squared_distance, squared_movement
+from ..modules.pairs import Pair
+from ..support.errors import ModelError
+from ..support.formatting import percent, small_percent
 from .card import AS_PATCH, require_free, write_folder
 from .patch import Patch
 
@@ -19,20 +25,49 @@ def localize(**options: Any) -> str:
     Raises GraftError with every reason why these two can't be compared, or why the options (__main__.py) can't be used.
     """
     request, started, target = Namespace(**options), time.monotonic(), require_free(options["to"])
-    sizes = sorted({*request.sparsity})
+    title, sizes = request.title or Path(request.finetuned).resolve().name, sorted({*request.sparsity})
     pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
-    region = about_pairs.region_for(request, pair)
+    region = _region(request, pair)
+    pair.require_finite(name for name in pair.weights if name in pair.moved and name not in region.shapes)
     known = region.shapes.__contains__
     masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
-    moved, lines, title = (
-        about_pairs.moved_by(pair),
-        [],
-        request.title or Path(request.finetuned).resolve().name,
-    )
+    moved, lines = sum(squared_movement(pair.compared, pair.after, region.shapes).values()), []
     for size, mask in masks.items():
         folder = target if len(sizes) == 1 else target / f"{size:g}"
         lines.append(write_folder(folder, Patch.of(pair, mask=mask, title=title), AS_PATCH))
-        share = about_pairs.share_of_movement(pair, mask, moved)
-        lines.append(f"{percent(share)} % of the region's squared movement.")
-    lines += about_pairs.assumptions(request, pair, region, moved)
+        lines.append(f"{percent(_movement_in(pair, mask) / moved)} % of the region's squared movement.")
+    lines += _assumptions(request, pair, mask.record.get("left_out"))
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])
+
+
+def _region(request: Namespace, pair: Pair) -> Region:
+    """The region of --region; raises ModelError in the words of the command."""
+    try:
+        return pair.region("all" if "all" in request.region else request.region or None)
+    except ModelError as error:
+        raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
+
+
+def _movement_in(pair: Pair, mask: GraftMask) -> float:
+    """The squared distance that a mask's parameters moved."""
+    before, after = pair.compared, pair.after
+    return sum(
+        squared_distance(taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items()
+    )
+
+
+def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None) -> list[str]:
+    """Lines on how the checkpoints were read and compared, and on what the patch leaves out."""
+    labels = f"labels: {', '.join(pair.labels)}" if pair.labels else "no labels"
+    lines = [f"Read as {pair.kind}; {labels}."]
+    if left_out:
+        what = f"{small_percent(left_out['share'])} of all squared movement, most of it in {left_out['most']}"
+        lines.append(f"Moved too, and left as it was pretrained: {what}; --region all takes it in.")
+    if without := [group for group in request.region if group not in (*pair.groups.values(), "all")]:
+        lines.append(f"This model has no parameters of {', '.join(without)}.")
+    if isinstance(pair, StoredPair):
+        lines += pair.rounding
+        if pair.unread:
+            reason = "Not read, as no model of its class computes with it"
+            lines.append(f"{reason}: {listed(pair.unread)} of {request.finetuned}.")
+    return lines

@@ -98,7 +98,7 @@ class Patch(PatchContent):
         if pair.extra:
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
         known = pair.labels if labels is None else [str(label) for label in labels]
-        about = {"title": title, "labels": known, "notes": dict(notes or {}), "makes": makes}
+        about = {"title": title, "labels": known, "notes": {} if notes is None else notes, "makes": makes}
         facts = {**pair.origin, **origin, **about}
         patch = cls(stored, describe(stored, pair.before, pair.weights, facts, config_of(pair.tuned_model)))
         patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None

@@ -60,11 +60,16 @@ class PatchMetadata(Section):
             raise ValueError("the name of a model's class, or null")
         return name
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, labels: list[str]) -> list[str]:
+        if len(labels) == 1 or len({*labels}) < len(labels):
+            raise ValueError("names of two labels or more, which differ; a single output is a number and no label")
+        return labels
+
     @model_validator(mode="after")
     def _check(self) -> "PatchMetadata":
         padding = self.config.get("pad_token_id")
-        if len(self.labels) == 1 or len({*self.labels}) < len(self.labels):
-            raise ValueError("metadata with two labels or more, which differ, or none")
         if not (padding is None or (type(padding) is int and padding >= 0)):
             raise ValueError("metadata whose config has a token's number, or null, as pad_token_id")
         names = {name: value for name, value in self.config.items() if name in ("id2label", "label2id")}
