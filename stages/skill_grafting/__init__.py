@@ -22,6 +22,7 @@ _MODULES = {
     "grafting.region": ("Region",),
     "grafting.scores": ("mask_of",),
     "modules.grafts": ("graft", "grafted"),
+    "modules.swapping": ("active",),
     "localizers.registry": ("methods", "register"),
     "merging.merge": ("merge",),
     "calibration": ("calibration_error",),

@@ -26,6 +26,7 @@ from .modules.grafts import graft as graft
 from .modules.grafts import grafted as grafted
 from .modules.masked import masked_optimizer as masked_optimizer
 from .modules.pairs import BaseOrPair
+from .modules.swapping import active as active
 from .patches.exact import diff as diff
 from .patches.mixed import mixed as mixed
 from .patches.patch import Patch as Patch

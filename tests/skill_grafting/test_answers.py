@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from skill_grafting.patches.predict import predict
 from tokenizers import normalizers, processors
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from skill_grafting.checkpoints.pairs import read_pair
 from skill_grafting.checkpoints.tokenizing import other_reading
 from skill_grafting.patches.apply import apply
 from skill_grafting.support.errors import ModelError
-from tests.graft_project import graft, refused
+from stages.commands import predict
 from tests.pico import byte_tokenizer, set_config, small_config, word_tokenizer
 
 TEXTS = ["the film was dull", "the music of the film was warm and very quite funny at the end of the night", "it was", "lovely"]
@@ -66,20 +65,21 @@ def plain(model: hf.PreTrainedModel, folder: Path) -> Tensor:
     return torch.cat([model.eval()(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS])
 
 
-def said(folder: Path, texts: list[str], base: Path) -> Tensor:
-    """The probabilities that `graft predict` tells."""
-    facts = json.loads(predict(folder, texts, [], str(base), as_json=True))
-    return torch.tensor([[*fact["probabilities"].values()] for fact in facts])
+def told(capsys, folder: Path, texts: list[str], base: Path) -> list[dict]:
+    """What the command `predict` tells of each text."""
+    capsys.readouterr()
+    predict.main([str(folder), *texts, "--base", str(base), "--json"])
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("kind", "closes", "padding", "problem"), READ)
-def test_every_door_gives_the_answers_of_the_checkpoint_itself(tmp_path, kind, closes, padding, problem):
+def test_every_door_gives_the_answers_of_the_checkpoint_itself(tmp_path, capsys, kind, closes, padding, problem):
     base, tuned = pair_of(tmp_path, kind, closes, padding, problem)
     load = hf.AutoModelForSequenceClassification.from_pretrained
     want = plain(load(tuned), tuned)
     pair = read_pair(base, tuned)
     mask = sg.localize(pair, sparsity=1.0, parameters="all")
-    patch = sg.Patch.of(pair, mask=mask, max_length=64)
+    patch = sg.Patch.of(pair, mask=mask)
     patch.save_pretrained(tmp_path / "patch")
     apply(tmp_path / "patch", str(base), tmp_path / "applied")
     live = load(base, num_labels=3)
@@ -94,19 +94,20 @@ def test_every_door_gives_the_answers_of_the_checkpoint_itself(tmp_path, kind, c
     for folder in (tuned, tmp_path / "applied", tmp_path / "patch"):
         for texts in (TEXTS, TEXTS[2:3]):
             places = [TEXTS.index(text) for text in texts]
-            torch.testing.assert_close(said(folder, texts, base), shares[places], rtol=1e-3, atol=1e-5, msg=str(folder))
+            found = torch.tensor([[*fact["probabilities"].values()] for fact in told(capsys, folder, texts, base)])
+            torch.testing.assert_close(found, shares[places], rtol=1e-3, atol=1e-5, msg=str(folder))
     if closes and padding is None:
         set_config(tuned, pad_token_id=0)
         assert (plain(load(tuned), tuned) - want).abs().max() > 0.01, "the control: read by the tokenizer's padding"
 
 
-def test_numbers_are_no_labels_and_labels_without_names_are_counted(tmp_path):
+def test_numbers_are_no_labels_and_labels_without_names_are_counted(tmp_path, capsys):
     base, tuned = pair_of(tmp_path, "bert", False, 0, "regression")
     with pytest.raises(ModelError, match="its logits are numbers and no labels"):
-        predict(tuned, TEXTS, [], str(base), as_json=True)
+        told(capsys, tuned, TEXTS, base)
     set_config(tuned, id2label=None, label2id=None, num_labels=3, problem_type=None)
     assert read_pair(base, tuned).labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
-    assert "LABEL_2" in predict(tuned, TEXTS, [], str(base), as_json=True)
+    assert [*told(capsys, tuned, TEXTS, base)[0]["probabilities"]][2] == "LABEL_2"
 
 
 def cased(tokenizer: hf.PreTrainedTokenizerFast) -> None:
@@ -143,17 +144,3 @@ def test_a_checkpoint_whose_tokenizer_reads_otherwise_is_refused_with_the_first_
     for file in tuned.glob("*token*"):
         file.unlink()
     assert read_pair(base, tuned), "without a tokenizer of its own"
-
-
-def test_a_language_model_without_labels_says_that_its_tokenizer_is_another(tmp_path, capsys):
-    tokenizer, other = tokenizer_of("gpt2", False), tokenizer_of("gpt2", True)
-    config = small_config("gpt2", vocab_size=len(tokenizer))
-    for seed, (name, own) in enumerate({"base": tokenizer, "tuned": other}.items()):
-        torch.manual_seed(seed)
-        hf.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
-        own.save_pretrained(tmp_path / name)
-    words = "localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--sparsity", 0.1, "--to"
-    graft(*words, tmp_path / "patch")
-    assert f"{tmp_path / 'tuned'}: its tokenizer reads texts otherwise: it makes" in capsys.readouterr().out
-    with_labels = "--prompt", "{sentence1} It was {mask}", "--verbalizer", "bad=bad", "good=good"
-    assert "its tokenizer reads texts otherwise" in refused(capsys, *words, tmp_path / "other", *with_labels)

@@ -41,6 +41,7 @@ from ..grafting.region import Region, Tensors, named_weights, unwrapped
 from ..localizers.movement import distance
 from ..modules.comparing import copied, require_fit
 from ..modules.pairs import Pair
+from ..modules.targets import Model
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.extras import optional
 from ..support.seeds import derive_seed
@@ -54,7 +55,7 @@ LEAST = 2
 
 
 def merge(
-    base: nn.Module,
+    base: Model,
     tasks: Mapping[str, Any],
     how: str = "mean",
     *,
@@ -62,7 +63,7 @@ def merge(
     share: float | None = None,
     strictness: float = 0.4,
     seed: int = 0,
-) -> nn.Module:
+) -> Model:
     """Merge several tasks into a new module.
 
     tasks: task -> a patch, or (its fine-tuned model or the pair of its checkpoint, its mask); GraftMask.full merges a model whole.

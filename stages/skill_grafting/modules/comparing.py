@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..grafting.differences import holds, is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..support.errors import ModelError, ParamsError, one_line, shown
-from .targets import require_plain, tensors_in
+from .targets import Model, require_plain, tensors_in
 
 # what peft puts before the names
 WRAPPERS = ("base_model.model.",)
@@ -94,7 +94,7 @@ def put_extra_states(model: nn.Module, states: Mapping[str, Any]) -> None:
             raise ModelError(f"{name or 'the model'}: its extra state can't be set: {one_line(error)}") from error
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copied(model: Model) -> Model:
     """A copy of the module itself, without the graphs of tensors that its parts computed (weight_norm, pruning); ModelError if there is none."""
     model, known = unwrapped(model), {}
     for part in model.modules():

@@ -7,7 +7,6 @@ the mask are the base's.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from torch import nn
 
@@ -18,9 +17,7 @@ from .comparing import extra_states, put_extra_states
 from .heads import brought_along, config_of, put_settings, with_settings
 from .pairs import Pair
 from .swapping import copied_with, swapped
-from .targets import Changes, writes_in
-
-Model = TypeVar("Model", bound=nn.Module)
+from .targets import Changes, Model, writes_in
 
 
 def graft(base: Model, tuned: nn.Module, mask: GraftMask) -> Model:
@@ -45,7 +42,7 @@ def grafted(base: Model, tuned: nn.Module, mask: GraftMask) -> Iterator[Model]:
     """
     pair = Pair.for_mask(base, tuned, mask)
     writes, extra, inner = writes_in(base, changes_of(pair, mask)), extra_states(base), unwrapped(base)
-    with swapped(inner, writes), with_settings(inner, _settings_of(pair, mask)):
+    with swapped(inner, writes, mask), with_settings(inner, _settings_of(pair, mask)):
         try:
             put_extra_states(base, pair.extra)
             yield base

@@ -6,21 +6,36 @@ Grafts in place and patches on live models are both `swapped`.  Swaps are for on
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import Writes, take_at, write
+from ..grafting.region import unwrapped
 from ..support.errors import ModelError, one_line
 from .comparing import copied
-from .targets import Changes, writes_in
+from .targets import Changes, Model, writes_in
 
-# model -> the values beneath each swap that it is in, the latest last
-SWAPS: WeakKeyDictionary[nn.Module, list[Writes]] = WeakKeyDictionary()
+# model -> the swaps that it is in, the latest last
+SWAPS: WeakKeyDictionary[nn.Module, "list[Swap]"] = WeakKeyDictionary()
 
 
-def copied_with(model: nn.Module, changes: Changes) -> nn.Module:
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """What is on a model, a patch or the mask of a graft, and the values beneath it."""
+
+    what: object
+    before: Writes
+
+
+def active(model: nn.Module) -> list[Any]:
+    """What is on a model just now: patches (`Patch.on`) and the masks of grafts (`grafted`), the outermost first."""
+    return [swap.what for swap in SWAPS.get(unwrapped(model), [])]
+
+
+def copied_with(model: Model, changes: Changes) -> Model:
     """A copy of a module with these changes; raises ModelError if the module itself couldn't take them, as a copy may by having memory apart."""
     writes_in(model, changes)
     made = copied(model)
@@ -34,8 +49,8 @@ def read(writes: Writes) -> Writes:
 
 
 @contextmanager
-def swapped(model: nn.Module, writes: Writes) -> Iterator[nn.Module]:
-    """The model with these values in it inside `with`; afterwards they and all buffers are as before, bit for bit, whatever happened.
+def swapped(model: nn.Module, writes: Writes, what: object = None) -> Iterator[nn.Module]:
+    """The model with the values of `what` in it inside `with`; afterwards they and all buffers are as before, bit for bit, whatever happened.
 
     A parameter or buffer that was replaced inside comes back as the object that it was, a buffer of another shape with its own, and
     an exception of the caller's is the one that leaves.  What is done inside to other parameters stays done, and a model that was
@@ -43,8 +58,8 @@ def swapped(model: nn.Module, writes: Writes) -> Iterator[nn.Module]:
     Raises ModelError if swaps end in another order than they are nested in, or if something can't be put back.
     """
     before, kept = read(writes), _Kept.of(model, writes)
-    swaps = SWAPS.setdefault(model, [])
-    swaps.append(before)
+    swap, swaps = Swap(what, before), SWAPS.setdefault(model, [])
+    swaps.append(swap)
     left = False
     try:
         write(writes)
@@ -52,7 +67,7 @@ def swapped(model: nn.Module, writes: Writes) -> Iterator[nn.Module]:
         left = True
     finally:
         problems = kept.put_back(before)
-        if swaps.pop() is not before:
+        if swaps.pop() is not swap:
             problems.append("swaps ended in another order than `with` nests them")
         if problems and left:
             raise ModelError(f"{problems[0]}: load the {type(model).__name__} anew")
@@ -63,9 +78,9 @@ def unswapped(model: nn.Module) -> Iterator[None]:
     """The model as it is beneath all swaps that it is in."""
     taken_off: list[Writes] = []
     try:
-        for before in reversed(SWAPS.get(model, [])):
-            taken_off.append(read(before))
-            write(before)
+        for swap in reversed(SWAPS.get(model, [])):
+            taken_off.append(read(swap.before))
+            write(swap.before)
         yield
     finally:
         for writes in reversed(taken_off):

@@ -5,6 +5,7 @@ This is asked wherever values meet a model: of grafts, patches, and optimizers o
 
 import sys
 from collections.abc import Collection
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from ..grafting.apply import Writes
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..support.errors import ModelError
 
+# what is given is what comes back
+Model = TypeVar("Model", bound=nn.Module)
 # a parameter or buffer by its name, flat indices in it (None: all of it), and values for these
 Changes = list[tuple[str, Tensor | None, Tensor]]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -23,7 +23,7 @@ from ..grafting.region import Parameters, named_weights, unwrapped
 from ..modules.heads import config_of, put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
 from ..modules.swapping import SWAPS, copied_with, swapped, unswapped
-from ..modules.targets import writes_in
+from ..modules.targets import Model, writes_in
 from ..support.errors import MaskError, ModelError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
 from .patch_file import PatchContent, PatchMetadata, describe, read_patch
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 # how many patches were put on a model for good: each makes it another base
 STATES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-Model = TypeVar("Model", bound=nn.Module)
 
 
 class Patch(PatchContent):
@@ -106,6 +105,12 @@ class Patch(PatchContent):
 
     # --- On models -----------------------------------------------------------------------------------------------------
 
+    @overload
+    def apply(self, base: Model, revision: None = None, dtype: torch.dtype | str | None = None) -> Model: ...
+    @overload
+    def apply(
+        self, base: str | Path, revision: str | None = None, dtype: torch.dtype | str | None = None
+    ) -> "PreTrainedModel": ...
     def apply(
         self, base: nn.Module | str | Path, revision: str | None = None, dtype: torch.dtype | str | None = None
     ) -> nn.Module:
@@ -127,16 +132,17 @@ class Patch(PatchContent):
         return model if kind is None else model.to(kind)
 
     @contextmanager
-    def on(self, base: nn.Module) -> Iterator[nn.Module]:
+    def on(self, base: Model) -> Iterator[Model]:
         """Put the patch onto the base inside `with`; afterwards the base is as before, bit for bit, whatever happened.
 
         The base is compared with what the patch was made from only the first time; afterwards it may be moved or turned into another dtype.
-        Swaps may be nested.  Raises MaskError for another base.
+        Patches and grafts may be nested: where both write, the inner one counts, and where it ends, the outer one's values are back;
+        `active(base)` names what is on.  Raises MaskError for another base.
         """
         given, base = base, unwrapped(base)
         if not self._is_known(base):
             self.require(base)
-        with swapped(base, writes_in(given, changes_of(self))), with_settings(base, self.use.config):
+        with swapped(base, writes_in(given, changes_of(self)), self), with_settings(base, self.use.config):
             yield given
 
     def put_on(self, model: Model) -> Model:
