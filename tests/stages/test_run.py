@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 from stages.workflow import dispatch
 from stages.workflow.run import workers_for
 from tests.dvc_project import ROOT, lay_out_toy, wait_for
+from tests.settings_files import start_texts
 
 # DVC imports what is deprecated
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -63,9 +64,8 @@ GPU = ["runtime.device"]
 @pytest.fixture
 def toy(project, monkeypatch) -> Path:
     """A project of its own with a few stages that sleep."""
-    params = (ROOT / "params.yaml").read_text(encoding="utf-8")
     ignored = "*.txt\n*.jsonl\n/site\n__pycache__\n"
-    lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": params, ".gitignore": ignored})
+    lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": start_texts()[""], ".gitignore": ignored})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     write_graph(GRAPH)
     return project
