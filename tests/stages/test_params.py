@@ -332,30 +332,21 @@ GAME = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "dis
 MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     ("grafts", {}, "(did you mean 'graft'?)"),
     ("summary", ABSENT, "missing"),
-    ("summary", None, "dictionary"),
     ("summary.least_gains", 1, "(did you mean 'least_gain'?)"),
-    ("summary.least_gain", ABSENT, "missing"),
     # numbers
     ("graft.sparsity", 0, "greater than 0"),
-    ("graft.sparsity", 1.5, "less than or equal to 1"),
     ("graft.sparsity", "0.01", "valid number"),
-    ("graft.sparsity", None, "null"),
     ("graft.sparsity", math.nan, "finite"),
-    ("data.k", 1.5, "valid integer"),
-    ("finetune.max_steps", "none", "valid integer"),
     ("finetune.dropout", 1.0, "less than 1"),
     ("runtime.gradient_checkpointing", 1, "boolean"),
     # text and choices
     ("finetune.optimizer", "sdg", "(did you mean 'sgd'?)"),
-    ("model.name", "", "at least 1 character"),
     ("model.revision", 1234567, "string"),
     # lists
     ("tasks", [], "at least 1 item"),
-    ("tasks", "movies", "valid list"),
     ("tasks", ["movies", "bbc", "movies"], "movies is listed twice"),
     ("tasks", ["moveis"], "unknown task 'moveis' (did you mean 'movies'?)"),
     (("tasks.0", {"tasks": ["my-task"]}), None, "pattern"),
-    (("tasks.0", {"tasks": ["a" * 101]}), None, "100 characters"),
     (("seeds.1", {"seeds": [1, -2]}), None, "greater than or equal to 0"),
     (("graft.region.0", {"graft.region": ["layer"]}), None, "(did you mean 'layers'?)"),
     # between sections
@@ -364,29 +355,22 @@ MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     (("ood.sets.movies", {"ood.sets": {"movies": ["movies"]}}), None, "movies is the task itself"),
     (("ood.sets.movies", {"ood.sets": {"movies": ["tweet"]}}), None, "unknown task 'tweet' (did you mean 'tweets'?)"),
     ("ood.sets", {"movie": ["tweets"]}, "unknown task 'movie' (did you mean 'movies'?)"),
-    (("ood.sets.movies", {"ood.sets": {"movies": None}}), None, "valid list"),
     # a user's own task
     (own("prompt"), None, "model.mode=prompt needs a template and a verbalizer here"),
     (prompt("template", template="It was great."), None, "a template with {mask} once, and otherwise only {sentence1}"),
     (prompt("template", template="It was {mask}."), None, "or every row would be the same"),
-    (prompt("template", template="{sentence1!r} {mask}"), None, "a template with {mask} once"),
-    (prompt("template", template="{mask} {mask}"), None, "a template with {mask} once"),
     (prompt("template", template="{text} {mask}"), None, "only {sentence1} and {sentence2}"),
     (prompt(verbalizer={"bad": "terrible"}), None, "exactly the labels bad, good, not bad"),
     (prompt("verbalizer", verbalizer={"bad": "so", "good": "so"}), None, "a different word for each label, not so, so"),
     *((prompt("verbalizer", verbalizer={"bad": "no", "good": word}), None, repr(word)) for word in ("", "yes ")),
     (prompt("tmplate", tmplate="x"), None, "(did you mean 'template'?)"),
-    (own("prompt.verbalizer", prompt={"template": "{sentence1} {mask}"}), None, "missing"),
     (own("prompt", prompt="It was {mask}."), None, "dictionary"),
     (prompt(field="causal_prompt"), None, "a prompt whose template ends with {mask}"),
     (own("relabel", prompt=PROMPT, relabel={"pos": "god"}), None, "'god' (did you mean 'good'?) is none"),
     (own("labels", labels=["bad"]), None, "at least 2 items"),
-    (own("labels", labels=None), None, "valid list"),
     (own("labels", labels=["bad", "bad"]), None, "labels that differ from each other"),
     (own("labels", labels=["bad ", "good"]), None, "none is empty or has a space around it"),
-    (own("labels.1", labels=["bad", False]), None, "string"),
     (own("positive", prompt=PROMPT, positive="nice"), None, "one of the labels bad, good"),
-    (own("metric", prompt=PROMPT, metric="f2"), None, "'accuracy', 'f1' or 'mcc'"),
     (("task.2025", {"task": {2025: LABELS | {"prompt": PROMPT}}}), None, "string"),
     # further pipelines
     ("study.tasks", ["movie"], "unknown task 'movie' (did you mean 'movies'?)"),
@@ -524,38 +508,9 @@ def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, 
 
 
 GROWING = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
-ODD: list[tuple[str, str, str]] = [
-    # setting, its value, what is said
-    ("localizer.learned.rate_kind", "[[1, 2], [3]]", "localizer.learned.rate_kind: [[1, 2], [3]] is not allowed"),
-    ("localizer.learned.rate_kind", "!!bool maybe", "a value doesn't fit its tag"),
-    ("localizer.learned.rate_kind", "!!float", "a value doesn't fit its tag"),
-    ("localizer.learned.rate_kind", "!!set {a, b}", "localizer.learned.rate_kind: {"),
-    ("localizer.mine", "&a {of: learned, rate_kind: *a}", "an alias can't stand in its own value"),
-    ("localizer.mine", "&a [*a]", "an alias can't stand in its own value"),
-    ("seeds", "*a8", "has more than 20,000 values, those of each alias counted"),
-    ("seeds", "[" + "x, " * 200_000 + "1]", "characters; at most 100,000 are read"),
-    ("seeds", "[" + "x, " * 9000 + "1]", "seeds: and 8,990 more like these"),
-    ("tasks", "[" + "movies, " * 9000 + "movies]", "tasks: movies is listed twice"),
-    ("seeds", "0x" + "f" * 5000, "a number of too many digits"),
-    ("graft", "{sparsity: " * 60 + "1" + "}" * 60, "nested more than 50 levels deep"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("key", "value", "told"), ODD, ids=lambda text: text[:20])
-def test_settings_that_yaml_allows_are_told_within_a_second(key, value, told, files):
-    section, _, name = key.partition(".")
-    others = re.sub(rf"^{section}:.*\n(?:[ #-].*\n|\n)*", "", TEXTS[""], flags=re.MULTILINE)
-    given = f"{section}: {{{name}: {value} }}\n" if name else f"{section}: {value}\n"
-    write_text(paths.PARAMS, GROWING * ("*a8" in value) + others + given)
-    started = time.process_time()
-    with pytest.raises(ParamsError) as problem:
-        load_all()
-    assert told in str(problem.value) and time.process_time() - started < 1
-    assert max(map(len, str(problem.value).splitlines())) < 1600 and str(problem.value).count("\n") < 40
-
-
 VALUES = [
-    *(value for _, value, _ in ODD), "&a [*a]", "!!int x", "!!timestamp 2020-99-99", "!!omap [a: 1]", "!!binary zzz=", "!foo bar", "1e999", "{? [1] : 3}",
+    "[[1, 2], [3]]", "!!bool maybe", "!!float", "!!set {a, b}", "&a {of: learned, rate_kind: *a}", "*a8", "[" + "x, " * 200_000 + "1]",
+    "[" + "x, " * 9000 + "1]", "[" + "movies, " * 9000 + "movies]", "0x" + "f" * 5000, "{sparsity: " * 60 + "1" + "}" * 60, "&a [*a]", "!!int x", "!!timestamp 2020-99-99", "!!omap [a: 1]", "!!binary zzz=", "!foo bar", "1e999", "{? [1] : 3}",
     "{<<: [1]}", "{null: 1}", "{1.5: 2}", "2020-01-01", "%", "@x", "---", "[{}, {}]", "!!bool 1", "!!set [1]", "*nope", "<<", "[null, [true]]", "!!pairs 3",
 ]  # fmt: skip
 
@@ -567,13 +522,14 @@ def test_no_damage_of_the_files_is_anything_but_told(files):
         lines = (GROWING * random.randrange(2) + TEXTS[name]).splitlines()
         place = random.choice([place for place, line in enumerate(lines) if re.match(r"\s*\w+:", line)])
         lines[place] = f"{lines[place].partition(':')[0]}: {random.choice(VALUES)}"
-        write_text(params_file(name), "\n".join(lines))
+        write_text(params_file(name), "\n".join(lines) + "\n")
         started = time.process_time()
         try:
             load_all()
             ends["fine"] += 1
-        except ParamsError:
+        except ParamsError as problem:
             ends["told"] += 1
+            assert max(map(len, str(problem).splitlines())) < 1600 and str(problem).count("\n") < 80
         assert time.process_time() - started < 2
         write_text(params_file(name), TEXTS[name])
     assert ends["told"] > 50
