@@ -96,10 +96,10 @@ release: $(READY)
 	$(PIP) build==1.6.1 twine==7.0.0
 	python -m build --outdir dist
 	python -m twine check --strict dist/*
-	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv $$fresh && for file in dist/*.whl dist/*.tar.gz; do \
-	  $$fresh/bin/python -m pip install --quiet --disable-pip-version-check $$file && \
-	  (cd $$fresh && bin/graft --help > /dev/null && bin/python -c "import skill_grafting as sg; sg.localize") || exit 1; \
-	  $$fresh/bin/python -m pip uninstall --quiet --yes skill-grafting; done
+	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv "$$fresh" && for file in dist/*.whl dist/*.tar.gz; do \
+	  "$$fresh"/bin/python -m pip install --quiet --disable-pip-version-check $$file && \
+	  (cd "$$fresh" && bin/graft --help > /dev/null && bin/python -c "import skill_grafting as sg; sg.localize") || exit 1; \
+	  "$$fresh"/bin/python -m pip uninstall --quiet --yes skill-grafting; done
 	@echo "dist: $$(cd dist && ls | tr '\n' ' ')built, checked and installed; nothing was uploaded"
 
 clean:

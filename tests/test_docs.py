@@ -100,12 +100,13 @@ def test_every_piece_of_settings_fits_params_yaml(tmp_path):
         lay_out_settings({"data": {"source": "nowhere"}}, folder=tmp_path)
 
 
-def test_every_setting_that_is_named_exists():
+def test_every_setting_that_is_named_exists(tmp_path):
+    lay_out_settings(folder=tmp_path)
     named = {text.split(":")[0].split("=")[0] for text in quoted() if re.match(r"[a-z]+\.[a-z_0-9]+\b(?!/)", text)}
     sections = {name: kind for one in PIPELINES for name, kind in sections_of(one).items()}
     settings = {name for name in named if name.split(".")[0] in sections and not re.search(rf"\.({ENDINGS})$", name)}
     known = {f"{name}.{field}" for name, kind in sections.items() for field in getattr(kind, "model_fields", ())}
-    known |= {*flat(load_all(ROOT))}
+    known |= {*flat(load_all(tmp_path))}
     assert settings and settings <= known | {key.rpartition(".")[0] for key in known}
 
 

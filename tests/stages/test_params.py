@@ -41,10 +41,12 @@ from stages.workflow.core.settings import (
     read_files,
     sections_of,
 )
+from tests.settings_files import start_texts, write_settings
 from tests.test_dvc_yaml import FILES, pipeline
 
 ROOT = Path(__file__).parents[2]
-TEXTS = {name: (ROOT / params_file(name)).read_text(encoding="utf-8") for name in PIPELINES}
+COMMITTED = {name: (ROOT / params_file(name)).read_text(encoding="utf-8") for name in PIPELINES}  # or edited since
+TEXTS = start_texts()
 PROFILES = sorted(path.stem for path in (ROOT / paths.PROFILES).glob("*.yaml"))
 PAPER = (ROOT / "docs/PAPER.md").read_text(encoding="utf-8")
 
@@ -54,13 +56,8 @@ def files(tmp_path, monkeypatch):
     """The project's settings and profiles in an empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / paths.PROFILES, paths.PROFILES)
-    write_files()
+    write_settings(TEXTS)
     return tmp_path
-
-
-def write_files(folder: Path = Path()) -> None:
-    for name, text in TEXTS.items():
-        write_text(folder / params_file(name), text)
 
 
 def texts(folder: Path = Path()) -> dict[str, str]:
@@ -71,7 +68,7 @@ def texts(folder: Path = Path()) -> dict[str, str]:
 def chosen(profile_name: str) -> dict[str, str]:
     """The files after a profile was chosen."""
     with TemporaryDirectory() as folder, chdir(ROOT):
-        write_files(place := Path(folder))
+        write_settings(TEXTS, place := Path(folder))
         change_settings(profile.flags(profile.profile_settings(profile_name)), lambda: load_all(place), place)
         return texts(place)
 
@@ -91,13 +88,22 @@ RAW = settings_in(TEXTS)
 
 
 def test_the_files_have_every_section_in_the_place_of_its_pipeline():
-    assert {name: {*parse_yaml(text, "")} for name, text in TEXTS.items()} == {
+    assert {name: {*parse_yaml(text, "")} for name, text in COMMITTED.items()} == {
         name: {*sections_of(name)} for name in PIPELINES
     }
     every = [section for name in PIPELINES for section in sections_of(name)]
     assert len({*every}) == len(every), "no section in two pipelines"
-    learned = get_by_path(load_all(ROOT), "localizer.learned")
-    assert learned == type(learned)(), "the paper's localizer stands there with the defaults of its class"
+
+
+@pytest.mark.slow
+def test_the_settings_that_the_project_has_are_as_dvc_writes_them_with_the_defaults_of_the_papers_localizer(files):
+    """This doesn't hold of everybody's own."""
+    write_settings(COMMITTED)
+    for name in PIPELINES:
+        apply_overrides(params_file(name), [])
+    assert texts() == COMMITTED
+    learned = load_all()["localizer"].learned
+    assert learned == type(learned)()
 
 
 def listed(value: Any, key: str = "") -> Iterator[str]:
@@ -130,13 +136,13 @@ def test_what_dvc_writes_is_read_as_it_was_meant_and_no_other_line_changes(key, 
     assert sum(old != new for old, new in lines) == 1
 
 
-def test_a_stage_gets_the_settings_it_asks_for_and_no_others():
-    chosen = load_params("tasks", "graft", "data.k", "data.scarce", folder=ROOT)
+def test_a_stage_gets_the_settings_it_asks_for_and_no_others(files):
+    chosen = load_params("tasks", "graft", "data.k", "data.scarce")
     assert ({*vars(chosen)}, {*vars(chosen.data)}) == ({"tasks", "graft", "data"}, {"k", "scarce"})
     assert chosen.data.k == 64 and chosen.graft.sparsity == 0.01
     with pytest.raises(ValueError, match="frozen"):
         chosen.graft.sparsity = 0.5
-    chosen = load_params("order.domain_first", "method.replay", "localizer.${graft.localizer}", folder=ROOT)
+    chosen = load_params("order.domain_first", "method.replay", "localizer.${graft.localizer}")
     assert chosen.order == {"domain_first": RAW["order"]["domain_first"]} and [*vars(chosen.method)] == ["replay"]
     assert [*chosen.localizer.model_extra] == ["learned"] and chosen.localizer.learned.steps == 20
     with pytest.raises(AttributeError, match="no attribute 'graft'"):
@@ -215,7 +221,7 @@ def choose(files, monkeypatch, capsys):
 def test_a_profile_is_written_with_settings_of_several_files_changed_as_dvc_changes_them(choose):
     talos = "stages/talos/params.yaml:talos.sparsity=0.05"
     changes = ["graft.sparsity=0.0005", "seeds=[1,2]", "ood.sets={movies:[tweets]}", talos]
-    changes += ["+localizer.grown.rounds=5", "+localizer.mine={of:learned,base_share:0.5}", "graft.localizer=mine"]
+    changes += ["++localizer.grown.rounds=5", "+localizer.mine={of:learned,base_share:0.5}", "graft.localizer=mine"]
     code, out, _ = choose("bert_tiny", *(word for change in changes for word in ("-S", change)))
     assert code == 0 and f"have the profile bert_tiny with {', '.join(changes)}" in out
     values = load_all()
@@ -326,30 +332,21 @@ GAME = {"edit.methods": ["full", "talos"], "arithmetic.methods": ["talos"], "dis
 MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     ("grafts", {}, "(did you mean 'graft'?)"),
     ("summary", ABSENT, "missing"),
-    ("summary", None, "dictionary"),
     ("summary.least_gains", 1, "(did you mean 'least_gain'?)"),
-    ("summary.least_gain", ABSENT, "missing"),
     # numbers
     ("graft.sparsity", 0, "greater than 0"),
-    ("graft.sparsity", 1.5, "less than or equal to 1"),
     ("graft.sparsity", "0.01", "valid number"),
-    ("graft.sparsity", None, "null"),
     ("graft.sparsity", math.nan, "finite"),
-    ("data.k", 1.5, "valid integer"),
-    ("finetune.max_steps", "none", "valid integer"),
     ("finetune.dropout", 1.0, "less than 1"),
     ("runtime.gradient_checkpointing", 1, "boolean"),
     # text and choices
     ("finetune.optimizer", "sdg", "(did you mean 'sgd'?)"),
-    ("model.name", "", "at least 1 character"),
     ("model.revision", 1234567, "string"),
     # lists
     ("tasks", [], "at least 1 item"),
-    ("tasks", "movies", "valid list"),
     ("tasks", ["movies", "bbc", "movies"], "movies is listed twice"),
     ("tasks", ["moveis"], "unknown task 'moveis' (did you mean 'movies'?)"),
     (("tasks.0", {"tasks": ["my-task"]}), None, "pattern"),
-    (("tasks.0", {"tasks": ["a" * 101]}), None, "100 characters"),
     (("seeds.1", {"seeds": [1, -2]}), None, "greater than or equal to 0"),
     (("graft.region.0", {"graft.region": ["layer"]}), None, "(did you mean 'layers'?)"),
     # between sections
@@ -358,29 +355,22 @@ MISTAKES: list[tuple[str | tuple[str, dict[str, Any]], Any, str]] = [
     (("ood.sets.movies", {"ood.sets": {"movies": ["movies"]}}), None, "movies is the task itself"),
     (("ood.sets.movies", {"ood.sets": {"movies": ["tweet"]}}), None, "unknown task 'tweet' (did you mean 'tweets'?)"),
     ("ood.sets", {"movie": ["tweets"]}, "unknown task 'movie' (did you mean 'movies'?)"),
-    (("ood.sets.movies", {"ood.sets": {"movies": None}}), None, "valid list"),
     # a user's own task
     (own("prompt"), None, "model.mode=prompt needs a template and a verbalizer here"),
     (prompt("template", template="It was great."), None, "a template with {mask} once, and otherwise only {sentence1}"),
     (prompt("template", template="It was {mask}."), None, "or every row would be the same"),
-    (prompt("template", template="{sentence1!r} {mask}"), None, "a template with {mask} once"),
-    (prompt("template", template="{mask} {mask}"), None, "a template with {mask} once"),
     (prompt("template", template="{text} {mask}"), None, "only {sentence1} and {sentence2}"),
     (prompt(verbalizer={"bad": "terrible"}), None, "exactly the labels bad, good, not bad"),
     (prompt("verbalizer", verbalizer={"bad": "so", "good": "so"}), None, "a different word for each label, not so, so"),
     *((prompt("verbalizer", verbalizer={"bad": "no", "good": word}), None, repr(word)) for word in ("", "yes ")),
     (prompt("tmplate", tmplate="x"), None, "(did you mean 'template'?)"),
-    (own("prompt.verbalizer", prompt={"template": "{sentence1} {mask}"}), None, "missing"),
     (own("prompt", prompt="It was {mask}."), None, "dictionary"),
     (prompt(field="causal_prompt"), None, "a prompt whose template ends with {mask}"),
     (own("relabel", prompt=PROMPT, relabel={"pos": "god"}), None, "'god' (did you mean 'good'?) is none"),
     (own("labels", labels=["bad"]), None, "at least 2 items"),
-    (own("labels", labels=None), None, "valid list"),
     (own("labels", labels=["bad", "bad"]), None, "labels that differ from each other"),
     (own("labels", labels=["bad ", "good"]), None, "none is empty or has a space around it"),
-    (own("labels.1", labels=["bad", False]), None, "string"),
     (own("positive", prompt=PROMPT, positive="nice"), None, "one of the labels bad, good"),
-    (own("metric", prompt=PROMPT, metric="f2"), None, "'accuracy', 'f1' or 'mcc'"),
     (("task.2025", {"task": {2025: LABELS | {"prompt": PROMPT}}}), None, "string"),
     # further pipelines
     ("study.tasks", ["movie"], "unknown task 'movie' (did you mean 'movies'?)"),
@@ -518,38 +508,9 @@ def test_a_file_that_is_not_settings_is_named_with_the_place(content, expected, 
 
 
 GROWING = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9))
-ODD: list[tuple[str, str, str]] = [
-    # setting, its value, what is said
-    ("localizer.learned.rate_kind", "[[1, 2], [3]]", "localizer.learned.rate_kind: [[1, 2], [3]] is not allowed"),
-    ("localizer.learned.rate_kind", "!!bool maybe", "a value doesn't fit its tag"),
-    ("localizer.learned.rate_kind", "!!float", "a value doesn't fit its tag"),
-    ("localizer.learned.rate_kind", "!!set {a, b}", "localizer.learned.rate_kind: {"),
-    ("localizer.mine", "&a {of: learned, rate_kind: *a}", "an alias can't stand in its own value"),
-    ("localizer.mine", "&a [*a]", "an alias can't stand in its own value"),
-    ("seeds", "*a8", "has more than 20,000 values, those of each alias counted"),
-    ("seeds", "[" + "x, " * 200_000 + "1]", "characters; at most 100,000 are read"),
-    ("seeds", "[" + "x, " * 9000 + "1]", "seeds: and 8,990 more like these"),
-    ("tasks", "[" + "movies, " * 9000 + "movies]", "tasks: movies is listed twice"),
-    ("seeds", "0x" + "f" * 5000, "a number of too many digits"),
-    ("graft", "{sparsity: " * 60 + "1" + "}" * 60, "nested more than 50 levels deep"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("key", "value", "told"), ODD, ids=lambda text: text[:20])
-def test_settings_that_yaml_allows_are_told_within_a_second(key, value, told, files):
-    section, _, name = key.partition(".")
-    others = re.sub(rf"^{section}:.*\n(?:[ #-].*\n|\n)*", "", TEXTS[""], flags=re.MULTILINE)
-    given = f"{section}: {{{name}: {value} }}\n" if name else f"{section}: {value}\n"
-    write_text(paths.PARAMS, GROWING * ("*a8" in value) + others + given)
-    started = time.process_time()
-    with pytest.raises(ParamsError) as problem:
-        load_all()
-    assert told in str(problem.value) and time.process_time() - started < 1
-    assert max(map(len, str(problem.value).splitlines())) < 1600 and str(problem.value).count("\n") < 40
-
-
 VALUES = [
-    *(value for _, value, _ in ODD), "&a [*a]", "!!int x", "!!timestamp 2020-99-99", "!!omap [a: 1]", "!!binary zzz=", "!foo bar", "1e999", "{? [1] : 3}",
+    "[[1, 2], [3]]", "!!bool maybe", "!!float", "!!set {a, b}", "&a {of: learned, rate_kind: *a}", "*a8", "[" + "x, " * 200_000 + "1]",
+    "[" + "x, " * 9000 + "1]", "[" + "movies, " * 9000 + "movies]", "0x" + "f" * 5000, "{sparsity: " * 60 + "1" + "}" * 60, "&a [*a]", "!!int x", "!!timestamp 2020-99-99", "!!omap [a: 1]", "!!binary zzz=", "!foo bar", "1e999", "{? [1] : 3}",
     "{<<: [1]}", "{null: 1}", "{1.5: 2}", "2020-01-01", "%", "@x", "---", "[{}, {}]", "!!bool 1", "!!set [1]", "*nope", "<<", "[null, [true]]", "!!pairs 3",
 ]  # fmt: skip
 
@@ -561,13 +522,14 @@ def test_no_damage_of_the_files_is_anything_but_told(files):
         lines = (GROWING * random.randrange(2) + TEXTS[name]).splitlines()
         place = random.choice([place for place, line in enumerate(lines) if re.match(r"\s*\w+:", line)])
         lines[place] = f"{lines[place].partition(':')[0]}: {random.choice(VALUES)}"
-        write_text(params_file(name), "\n".join(lines))
+        write_text(params_file(name), "\n".join(lines) + "\n")
         started = time.process_time()
         try:
             load_all()
             ends["fine"] += 1
-        except ParamsError:
+        except ParamsError as problem:
             ends["told"] += 1
+            assert max(map(len, str(problem).splitlines())) < 1600 and str(problem).count("\n") < 80
         assert time.process_time() - started < 2
         write_text(params_file(name), TEXTS[name])
     assert ends["told"] > 50

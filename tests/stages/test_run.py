@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 from stages.workflow import dispatch
 from stages.workflow.run import workers_for
 from tests.dvc_project import ROOT, lay_out_toy, wait_for
+from tests.settings_files import start_texts
 
 # DVC imports what is deprecated
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -63,9 +64,8 @@ GPU = ["runtime.device"]
 @pytest.fixture
 def toy(project, monkeypatch) -> Path:
     """A project of its own with a few stages that sleep."""
-    params = (ROOT / "params.yaml").read_text(encoding="utf-8")
     ignored = "*.txt\n*.jsonl\n/site\n__pycache__\n"
-    lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": params, ".gitignore": ignored})
+    lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": start_texts()[""], ".gitignore": ignored})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     write_graph(GRAPH)
     return project
@@ -168,9 +168,6 @@ def test_a_target_that_there_is_not_is_told_the_nearest_one_and_one_runs_only_wh
     assert here("left")[0] == 0 and {*runs()} == {"root", "left"}
 
 
-def test_a_number_of_workers_that_is_none_is_refused(command):
-    for workers in ("0", "two"):
-        assert f"'{workers}' is not a positive whole number" in command("stages.workflow.run", "--workers", workers)[2]
 
 
 # --- What there is to use ------------------------------------------------------------------------------------------
@@ -345,16 +342,6 @@ def test_a_dvc_lock_that_a_kill_cut_short_is_set_aside_and_nothing_runs_anew(toy
     assert code == 2 and "dvc.yaml" in error and Path("dvc.yaml").exists(), "the control: another mistake is told"
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_after_a_sleep(toy, monkeypatch):
-    # Dask's own are five minutes, and five seconds the least
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
-    write_graph({"parent": [], "right": ["parent"]}, seconds=2)
-    process = working(toy)
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(7)
-    process.send_signal(signal.SIGCONT)
-    assert ended(process) == 0 and {*runs()} == {"parent", "right"}
 
 
 # --- Experiments -----------------------------------------------------------------------------------------------------

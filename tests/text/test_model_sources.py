@@ -143,10 +143,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path, pico, spoil, words):
 
 @pytest.mark.parametrize(("spoil", "words"), [
     (setting(_attn_implementation="evil/kernel"), "_attn_implementation names a kernel of the hub"),
-    (setting(text_config={"experts_implementation": "evil/kernel"}), "experts_implementation names a kernel of the hub"),
-    (setting(attn_implementation={"": "evil/kernel"}), "attn_implementation names a kernel of the hub"),
     (setting(auto_map={"AutoConfig": "evil.Config"}), "auto_map names code that comes with the model, which is never run"),
-    (setting(transformers_weights="adapter_model.bin"), "transformers_weights names another file of weights"),
     (setting(quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
     (setting("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "auto_map names code"),
 ])  # fmt: skip

@@ -18,8 +18,9 @@ from stages.text.training.taking_over import label_order, take_over
 from stages.workflow.cells.training import chosen_point
 from stages.workflow.core import paths
 from stages.workflow.core.sections import problems
+from stages.workflow.core.settings import load_all
 from tests.pico import TOY, VOCABULARY, edit_tensors, finetune_settings, set_config
-from tests.settings_files import own_settings
+from tests.settings_files import lay_out_settings
 
 
 @pytest.fixture
@@ -138,8 +139,9 @@ def test_stages_that_train_as_it_was_trained_refuse_it(project):
     assert chosen_point("toy", 13) == {"steps": 3}
 
 
-def test_each_task_and_seed_needs_a_checkpoint():
-    values = own_settings()
+def test_each_task_and_seed_needs_a_checkpoint(project):
+    lay_out_settings()
+    values = load_all()
     assert [*problems(values)] == []
     values |= {"finetune": values["finetune"].model_copy(update={"source": "local"})}
     values |= {"tasks": ["movies"], "seeds": [13, 21]}

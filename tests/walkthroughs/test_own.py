@@ -32,7 +32,7 @@ def follow(copy: Copy, blocks: list[tuple[str, str]]) -> Iterator[tuple[str, Any
     """Every block as it is printed: settings are laid over params.yaml, code and commands are run."""
     for language, block in blocks:
         if language == "yaml":
-            lay_over(YAML(typ="safe").load(block), copy.folder)
+            lay_over(copy.folder, YAML(typ="safe").load(block))
         else:
             yield block, copy.run(*(("python", "-c") if language == "python" else ("bash", "-ec")), block)
 

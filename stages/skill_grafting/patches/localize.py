@@ -51,9 +51,7 @@ def _region(request: Namespace, pair: Pair) -> Region:
 def _movement_in(pair: Pair, mask: GraftMask) -> float:
     """The squared distance that a mask's parameters moved."""
     before, after = pair.compared, pair.after
-    return sum(
-        squared_distance(taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items()
-    )
+    return sum(squared_distance(taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items())
 
 
 def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None) -> list[str]:
