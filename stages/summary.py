@@ -455,8 +455,8 @@ def _searched(masks: pd.DataFrame) -> str:
 def _higher(masks: pd.DataFrame) -> str:
     """In how many runs the search ended at a higher loss than it began with; empty where no mask was learned."""
     known = masks.dropna(subset=SEARCH)
-    higher = (known.loss_end > known.loss_start).sum()
-    return f"; its loss ended above its start in {higher} of {len(known)} runs" if len(known) else ""
+    higher, kept = (known.loss_end > known.loss_start).sum(), " whose losses were kept" * (len(known) < len(masks))
+    return f"; its loss ended above its start in {higher} of {len(known)} runs{kept}" if len(known) else ""
 
 
 def _wise(frontier: pd.DataFrame, run: pd.Series) -> dict[str, str]:
