@@ -16,7 +16,8 @@ from ..localizers.movement import squared_distance
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
 from ..support.formatting import percent, small_percent
-from .card import AS_PATCH, require_free, write_folder
+from ..support.writing import require_free
+from .card import AS_PATCH, write_folder
 from .patch import Patch
 
 
