@@ -15,8 +15,7 @@ from ..grafting.region import outline
 from ..modules.comparing import require_fit
 from ..support.errors import MaskError, ParamsError
 from ..support.writing import replacing, require_free
-from .inputs import Piece, TaskValues
-from .merge import of_patch, one_region, within_mask
+from .inputs import Piece, TaskValues, of_patch, one_region, within_mask
 
 Make = Callable[[Named, Mapping[str, TaskValues]], Iterator[tuple[Piece, Tensor]]]
 

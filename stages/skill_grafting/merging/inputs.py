@@ -3,19 +3,23 @@
 So the memory that it takes to merge them grows neither with the models nor with the tasks.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..grafting.apply import put_at, write
-from ..grafting.differences import Scratch, difference, is_plain, is_whole, subtracted, widest
-from ..grafting.mask import GraftMask
+from ..grafting.differences import Scratch, difference, is_plain, is_same, is_whole, subtracted, widest
+from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import Tensors, outline
 from ..grafting.select import CACHED
+from ..modules.comparing import require_fit
+from ..support.errors import MaskError, ParamsError
 
+LOGGER = logging.getLogger("skill_grafting")
 # tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
 TOGETHER = 2
 # the numbers from a place to another of a tensor laid end to end
@@ -89,6 +93,48 @@ class Piece:
             write([(tensor.detach().view(-1)[self.start : self.stop], None, values)])
         else:
             write([(tensor, self.places, values)])
+
+
+def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
+    regions = [side.mask.region for side in sides.values() if side.mask is not None]
+    if any(other != regions[0] for other in regions):
+        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
+    return regions[0].shapes if regions else {}
+
+
+def within_mask(weights: Tensors, values: Tensors, mask: GraftMask) -> TaskValues:
+    """A task's values inside its mask; raises an error unless they fit the base's weights."""
+    require_mask(mask, weights)
+    for name in mask.indices:
+        require_fit(name, outline(weights, name), outline(values, name) if name in values else None)
+    return TaskValues(values, mask, cast=True)
+
+
+def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
+    """What a patch has inside its mask; raises an error unless it is one, and its values are those of the base's types."""
+    mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
+    if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
+        whole = (
+            "; (tuned, GraftMask.full(mask.region)) merges all of a mask's region"
+            if isinstance(entry, nn.Module)
+            else ""
+        )
+        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
+    require_mask(mask, weights)
+    if whole := [*getattr(entry, "head", ())]:
+        LOGGER.warning(
+            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
+        )
+    for name, indices in mask.indices.items():
+        if name not in values or values[name].shape != indices.shape:
+            raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
+        own, kind = values[name], outline(weights, name).dtype
+        if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
+            raise MaskError(
+                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
+            )
+    return TaskValues(values, mask, packed=True, cast=True)
 
 
 def pieces_of(

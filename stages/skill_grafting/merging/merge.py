@@ -36,17 +36,17 @@ from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
 from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
-from ..grafting.mask import GraftMask, require_mask
+from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, Tensors, named_weights, outline, unwrapped
 from ..localizers.movement import distance
-from ..modules.comparing import copied, require_fit
+from ..modules.comparing import copied
 from ..modules.pairs import Pair
 from ..modules.targets import Model
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.extras import optional
 from ..support.seeds import derive_seed
-from .inputs import Piece, TaskValues, pieces_of
+from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, within_mask
 
 LOGGER = logging.getLogger("skill_grafting")
 Models = Mapping[str, Tensors]
@@ -148,14 +148,6 @@ def _require_tasks(tasks: Mapping[str, Any]) -> None:
         raise ParamsError("tasks: there are none to merge")
 
 
-def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
-    regions = [side.mask.region for side in sides.values() if side.mask is not None]
-    if any(other != regions[0] for other in regions):
-        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
-    return regions[0].shapes if regions else {}
-
-
 def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskValues:
     if not (isinstance(entry, tuple | list) and len(entry) == 2):
         side = of_patch(weights, task, entry)
@@ -168,40 +160,6 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskVa
         Pair.for_mask(base, tuned, mask)
         values = named_weights(unwrapped(tuned))
     return within_mask(weights, values, mask)
-
-
-def within_mask(weights: Tensors, values: Tensors, mask: GraftMask) -> TaskValues:
-    """A task's values inside its mask; raises an error unless they fit the base's weights."""
-    require_mask(mask, weights)
-    for name in mask.indices:
-        require_fit(name, outline(weights, name), outline(values, name) if name in values else None)
-    return TaskValues(values, mask, cast=True)
-
-
-def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
-    """What a patch has inside its mask; raises an error unless it is one, and its values are those of the base's types."""
-    mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
-    if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
-        whole = (
-            "; (tuned, GraftMask.full(mask.region)) merges all of a mask's region"
-            if isinstance(entry, nn.Module)
-            else ""
-        )
-        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
-    require_mask(mask, weights)
-    if whole := [*getattr(entry, "head", ())]:
-        LOGGER.warning(
-            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
-        )
-    for name, indices in mask.indices.items():
-        if name not in values or values[name].shape != indices.shape:
-            raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
-        own, kind = values[name], outline(weights, name).dtype
-        if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
-            raise MaskError(
-                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
-            )
-    return TaskValues(values, mask, packed=True, cast=True)
 
 
 def _require_finite(how: str, piece: Piece, values: Tensor) -> None:
