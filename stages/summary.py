@@ -10,8 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.calibration import calibration_floor
+from skill_grafting.models.loading import load_tokenizer
 from skill_grafting.support.formatting import percent, small_percent
-from skill_grafting.support.io import read_json
+from skill_grafting.support.io import read_json, read_rows
+from stages.text.models.encoding import cut_share
 from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
@@ -40,6 +42,8 @@ from stages.workflow.records import (
     require_files,
     run_frame,
     scores_of_ends,
+    search_in_words,
+    search_of,
     shifts,
     shifts_in_words,
 )
@@ -58,7 +62,9 @@ FLOOR, LOSS = "floor", "loss"
 ON_TRAIN = "train_accuracy"
 # of the loss on all training rows while a mask was learned
 SEARCH = ["loss_start", "loss_end"]
-MASK_COLUMNS = [*CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH]
+MASK_COLUMNS = [
+    *CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH, "steps", "candidates",
+]  # fmt: skip
 STUDY = "the study asks the same of each size of learned grafts that it has, on its own test rows and as one family (study.md)"
 # the pairs whose calibration errors are compared, by the model beside the graft
 BESIDE = {FINETUNED: (FINETUNED, GRAFTED), TEMPERED: (GRAFTED, TEMPERED), WISE_FT: (WISE_FT, GRAFTED)}
@@ -103,9 +109,15 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
         "confidence": _bars(own),
         "frontier": calibrated.table(_points, ["task", "seed"], more=True),
         "masks": frame_of(map(_mask_row, map(masks.file, cells), cells), MASK_COLUMNS),
-        "tasks": _tasks(tasks),
+        "tasks": _tasks(tasks).assign(cut=_cut_shares(tasks, params)),
         "leaks": _leaks([(task, test_set) for task in tasks for test_set in others[task]]),
-        "run": run_frame(params).assign(k=params.data.k, least_gain=params.summary.least_gain, leaks=params.ood.leaks),
+        "run": run_frame(params).assign(
+            k=params.data.k,
+            least_gain=params.summary.least_gain,
+            leaks=params.ood.leaks,
+            max_length=params.model.max_length,
+            wise_alphas=len(params.calibration.wise_alphas),
+        ),
     }
 
 
@@ -121,7 +133,7 @@ def _mask_row(file: Path, cell: Row) -> Row:
     stored = read_mask(file)
     head, header = sum(part.numel() for part in stored.head.values()), stored.about
     losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
-    return {**header, "head_parameters": head, **losses, **cell}
+    return {**header, "head_parameters": head, **losses, **search_of(header), **cell}
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> pd.DataFrame:
@@ -211,6 +223,13 @@ def _tasks(names: list[str]) -> pd.DataFrame:
     })  # fmt: skip
 
 
+def _cut_shares(tasks: list[str], params: Settings) -> list[float]:
+    """Share of each task's test rows, those of the first seed, whose text is cut at model.max_length."""
+    model, tokenizer = params.model, load_tokenizer(paths.PRETRAINED)
+    rows = {task: read_rows(paths.sample(task, params.seeds[0], "test")) for task in tasks}
+    return [cut_share(rows[task], read_task(task), tokenizer, model.mode, model.max_length) for task in tasks]
+
+
 def _leaks(pairs: list[tuple[str, str]]) -> pd.DataFrame:
     """How many test texts of another data set are also in the task's training data, as far as known."""
     shared = read_json(paths.LEAKAGE) if pairs else {}
@@ -251,7 +270,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "paper": published,
         "scores_published": _judged_alike(published[published.compared], scores.task),
         "facts": pd.DataFrame([{
-            **_facts(run, frames, scores), "fewest": fewest,
+            **_facts(run, frames, scores), **_paper_facts(published, run["mode"]), "fewest": fewest,
             "size": " to ".join(dict.fromkeys(map(small_percent, (masks.share.min(), masks.share.max())))),
             "edge": next((f"{100 * edge:.3g}" for edge in sure.edge), ""),
             "source": _source(published[published.compared & published.name.isin(scores.name)]),
@@ -334,8 +353,27 @@ def _judged_alike(paper: pd.DataFrame, tasks: pd.Series) -> pd.DataFrame:
     common = paper[paper.task.isin(tasks)]
     rows = common if len(common) else paper
     rows = rows.merge(_score_of(FINETUNED, rows, ["task"], "whole"), on="task")
-    source = rows.place + ", " + rows.shots.map("{:.0f}-shot".format)
+    source = rows.place + ", " + rows.shots.map("{:.0f}-shot, ".format) + counts(task=rows.task.nunique())
     return rows.assign(seed=0, retained=rows.score / rows.whole, source=source)
+
+
+def _paper_facts(paper: pd.DataFrame, mode: str) -> dict[str, str]:
+    """The paper's table on a model of this kind: its place, what it is of, and between what its agreement lies."""
+    place = TABLES.get(mode, TABLE_2)
+    rows = paper[paper.place == place]
+    tasks, agreed = rows.groupby("shots").task.nunique(), rows.dropna(subset="agreement")
+    low, high = agreed.agreement.min(), agreed.agreement.max()
+    first, *others = (f"{n} of {shots:.0f} shots" for shots, n in tasks.items())
+    return {
+        "paper_place": f"abstract, {place}" if place == TABLE_2 else place,
+        "paper_size": rows["size"].iloc[0],
+        "paper_model": rows.model.iloc[0],
+        "paper_tasks": ", ".join([first.replace(" ", " tasks ", 1), *others, rows["sample"].iloc[0]]),
+        "agreed": f"{percent(low)} to {percent(high)} %",
+        "limit_of": "" if place == TABLE_2 else "; 86 % is what section 3.1 has for RoBERTa-base",
+        "agreed_place": place,
+        "agreed_tasks": f"{counts(task=agreed.task.nunique())} of {agreed.shots.iloc[0]:.0f} shots, {agreed['sample'].iloc[0]}",
+    }
 
 
 def _source(rows: pd.DataFrame) -> str:
@@ -368,6 +406,9 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "movement_ahead": _movement_ahead(scores),
         "localizer": masks.localizer.iloc[0],
         "searched": _searched(masks),
+        "search": search_in_words(masks, _higher(masks)),
+        **_wise(frames["frontier"], run),
+        **_cut(tasks, run),
         "with_head": " with a trained head of {:,.0f} parameters".format(*heads) if heads else "",
         "same_head": " with the same head" if heads else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
@@ -409,6 +450,32 @@ def _searched(masks: pd.DataFrame) -> str:
     higher = ", ".join(f"{row.task}-{row.seed}" for row in masks[masks.loss_end > masks.loss_start].itertuples())
     where = f"above its start in {higher}" if higher else "no higher than it began in any of them"
     return f"from {start:.3g} to {end:.3g}, mean over {counts(run=len(masks))}; it ended {where}"
+
+
+def _higher(masks: pd.DataFrame) -> str:
+    """In how many runs the search ended at a higher loss than it began with; empty where no mask was learned."""
+    known = masks.dropna(subset=SEARCH)
+    higher, kept = (known.loss_end > known.loss_start).sum(), " whose losses were kept" * (len(known) < len(masks))
+    return f"; its loss ended above its start in {higher} of {len(known)} runs{kept}" if len(known) else ""
+
+
+def _wise(frontier: pd.DataFrame, run: pd.Series) -> dict[str, str]:
+    """Where WiSE-FT lies between both models: chosen on dev, but not of a single weight."""
+    if run.get("wise_alphas") == 1:
+        weight = f"at the weight {frontier.alpha[frontier.method == WISE_FT].iloc[0]:g}"
+        return {"wise_weight": weight, "wise_how": weight}
+    return {"wise_weight": "with the weight chosen on dev", "wise_how": "as far as scores best on dev"}
+
+
+def _cut(tasks: pd.DataFrame, run: pd.Series) -> dict[str, str]:
+    """How many texts are cut, in all and by task; empty for the frames of older runs."""
+    if "cut" not in tasks:
+        return {"texts": "", "cut": ""}
+    most = tasks[tasks.cut > 0].sort_values("cut", ascending=False, kind="stable")
+    return {
+        "texts": f"texts of at most {run.max_length} tokens ({percent(tasks.cut.mean(), 0)} % of those tested are cut), ",
+        "cut": ", ".join(f"{row.task} {percent(row.cut)}" for row in most.itertuples()) or "none",
+    }
 
 
 @stage

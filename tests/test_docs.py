@@ -110,6 +110,40 @@ def test_every_setting_that_is_named_exists(tmp_path):
     assert settings and settings <= known | {key.rpartition(".")[0] for key in known}
 
 
+PAPERS = ("paper", "paper_4096", "paper_50k", "gpt2")  # the profiles of the paper
+
+
+def switches() -> list[tuple[str, object, set[str]]]:
+    """Of the table of the method in DEVIATIONS.md: each setting with the authors' value, and the profiles of the paper that are said to have it."""
+    page = (ROOT / "docs/DEVIATIONS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|(.*)\|$", page.partition("## The method")[2].partition("\n## ")[0], re.MULTILINE)
+    cells = [row.rpartition(" | ")[2] for row in rows[2:]]
+    found = [switch for cell in cells for switch in re.findall(r"`([a-z_]+(?:\.\w+)+): ([^`]+)`(?: \(([^)]*)\))?", cell)]
+    names = [{*re.findall(r"`(\w+)`", where)} if where else {*PAPERS} for *_, where in found]
+    return [(key, YAML(typ="safe").load(value), own) for (key, value, _), own in zip(found, names, strict=True)]
+
+
+def profiled(name: str) -> dict[str, object]:
+    """Every setting under a profile."""
+    return {**flat(load_all(ROOT)), **{
+        key: value for section, part in profile.profile_settings(name).items() for key, value in flat({section: part}).items()
+    }}  # fmt: skip
+
+
+def wrongly_claimed(settings: dict[str, dict[str, object]]) -> set[tuple[str, str]]:
+    """(profile, setting) for which DEVIATIONS.md says something else than the settings of the profiles."""
+    return {(name, key) for key, value, own in switches() for name in PAPERS if (settings[name][key] == value) != (name in own)}
+
+
+def test_each_profile_of_the_paper_has_the_switches_that_deviations_claims_for_it():
+    settings = {name: profiled(name) for name in PAPERS}
+    assert len(switches()) >= 12 and wrongly_claimed(settings) == set()
+    for key, value, own in switches():
+        for name in own:  # the control: a profile that loses it
+            lost = {**settings, name: {**settings[name], key: None}}
+            assert wrongly_claimed(lost) == {(name, key)}, (key, value)
+
+
 def paths_named() -> set[str]:
     """All that looks like a path of this project, in backticks or links, and the files of the modules that are run."""
     words = [word for text in quoted() for word in text.split()] + re.findall(r"\]\(([^)#:]+)\)", TEXT)
@@ -177,6 +211,21 @@ def test_the_python_of_the_first_page_and_of_methods_runs_as_it_is_printed(capsy
 def test_the_numbers_of_the_first_page_are_those_of_committed_files():
     found = re.findall(r"^\| ([a-z][^|]+) \| ([^|]*) \| ([^|]*) \| ([\d.+-][^|]*) \| ([\d.+-][^|]*) \|", README, re.MULTILINE)
     assert {name: tuple(cells) for name, *cells in found} == front_page()
+
+
+def test_what_a_rule_of_selection_is_worth_follows_from_its_frames():
+    """The page prints the run's rows, the frames have some of them only as pages print them, so both agree within 0.1 points."""
+    page = (ROOT / "metrics/reports/2026-11-27_selection_rules/README.md").read_text(encoding="utf-8")
+    rows = pd.read_csv(ROOT / "plots/reports/2026-11-27_selection_rules/rules.csv").assign(seed=13)
+    values = rows.pivot(index=["task", "seed"], columns="rule", values=["score", "agreement", "ece"])
+    names = {"last step": "last", "authors' rule": "authors"}
+    pairs = re.findall(r"^\| ([a-z' ]+) - ([a-z' ]+) \|([^|]+)\|([^|]+)\|([^|]+)\|$", page, re.MULTILINE)
+    assert len(pairs) == 6
+    for one, other, *told in pairs:
+        for measure, text in zip(("score", "agreement", "ece"), told, strict=True):
+            a, b = (values[measure, names.get(name, name)] for name in (one, other))
+            found = [float(number) for number in re.findall(r"[+-]\d+\.\d", format(estimate(a - b), "interval"))]
+            assert [float(number) for number in re.findall(r"[+-]\d+\.\d", text)] == pytest.approx(found, abs=0.11), (one, other, measure)
 
 
 def front_page() -> dict[str, tuple[str, ...]]:

@@ -14,12 +14,13 @@ from skill_grafting.grafting.mask_files import StoredMask, read_mask, require_mo
 from skill_grafting.grafting.region import Region
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import class_name, load_config, load_tokenizer, read_tensors
-from skill_grafting.patches.card import AS_PATCH, require_free, write_folder
+from skill_grafting.patches.card import AS_PATCH, write_folder
 from skill_grafting.patches.patch_file import PatchContent, describe
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import MaskError, ParamsError, plain_problem
 from skill_grafting.support.fields import HEAD, Positive, Section
 from skill_grafting.support.io import read_json
+from skill_grafting.support.writing import require_free
 from stages.text.scores.gain import with_gain
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.text.tasks.prompts import Prompt

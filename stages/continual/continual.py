@@ -70,15 +70,16 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The frames with every quantity that report.yaml names as a column."""
     rows, memory, paper = frames["accuracy"], frames["memory"], frames.get("paper")
     rows = rows.assign(accuracy=exact(rows.accuracy, rows.n))
-    later, ends = rows[rows.step > rows.place], _ends(rows)
+    later, ends, sizes = rows[rows.step > rows.place], _ends(rows), _sizes(memory)
+    facts = _facts(rows, memory, [] if paper is None else [*paper.task.unique()])
     return frames | {
         "accuracy": rows,
         "later": later.assign(same=later.unchanged.eq(True).astype(float), tests=1.0),
         "ends": ends,
         "gap": _gap(ends),
         "steps": _steps(rows),
-        "sizes": _sizes(memory),
-        "facts": _facts(rows, memory, [] if paper is None else [*paper.task.unique()]),
+        "sizes": sizes,
+        "facts": facts.assign(**_best(frames["measure"], sizes)),
     }
 
 
@@ -145,6 +146,18 @@ def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd
         "published": ", ".join(name for name in published if name in {*rows.task}),
         "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
     }])  # fmt: skip
+
+
+def _best(measure: pd.DataFrame, sizes: pd.DataFrame) -> Row:
+    """The method with the highest mean accuracy at the end, and what it and grafting keep beside the model for each task."""
+    averages, kept = measure.groupby("method", sort=False).average.mean(), sizes.set_index("method")["each"]
+    best = averages.idxmax() if len(averages) else ""
+    return {
+        "best": best,
+        "best_average": averages.get(best),
+        "best_kept": kept.get(best),
+        "grafting_kept": kept.get(GRAFTING),
+    }
 
 
 @stage

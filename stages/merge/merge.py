@@ -27,7 +27,7 @@ from stages.workflow.report.publish import publish
 
 STITCHED = "stitch_mean"
 SINGLES = {
-    PRETRAINED: "pretrained, own heads",
+    PRETRAINED: "pretrained",
     GRAFTED: "own graft of each task",
     FINETUNED: "own fine-tuned model of each task",
 }
@@ -170,7 +170,14 @@ def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:
         "groups": "; ".join(f"{group}: {', '.join(names)}" for group, names in tasks.items()),
         "left_out": left_out(scores.gain[scores.method == FINETUNED], least),
         "test_rows": ", ".join(f"{task} {number}" for task, number in rows.items()),
+        **_best(scores[scores["first"] & scores.kind.notna()]),
     }])  # fmt: skip
+
+
+def _best(merged: pd.DataFrame) -> Row:
+    """Of the merged models of the first group the one with the highest mean score, and how many there are."""
+    means = merged.groupby("model", sort=False).score.mean()
+    return {"ways": len(means) or None, "best": means.idxmax() if len(means) else "", "best_score": means.max()}
 
 
 @stage

@@ -21,7 +21,6 @@ from .grafting.mask import GraftMask
 from .grafting.region import Parameters, Region, Tensors
 from .grafting.select import NoNumberError
 from .localizers.localizer import NO_OBJECTIVE, Budget, Localizer, find_masks
-from .localizers.movement import squared_movement
 from .localizers.registry import Rank, as_localizer, kind_of
 from .losses import OwnLoss, require_list
 from .modules.pairs import BaseOrPair, Pair
@@ -112,13 +111,12 @@ def localize(
 
 def _left_out(pair: Pair, region: Region, told: bool) -> dict[str, Any]:
     """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
-    before, after, inside = pair.compared, pair.after, {*region.shapes} | pair.heads
-    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in before]
-    outside = [name for name in outside if before[name].shape == after[name].shape]
-    if not outside:
+    inside = {*region.shapes} | pair.heads
+    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
+    squares = pair.squares if outside else {}
+    squares = {name: square if math.isfinite(square) else 0.0 for name, square in squares.items()}
+    if not (outside := [name for name in outside if name in squares]):
         return {}
-    found = squared_movement(before, after, [*region.shapes, *outside])
-    squares = {name: square if math.isfinite(square) else 0.0 for name, square in found.items()}
     share = sum(squares[name] for name in outside) / (sum(squares.values()) or 1)
     most = max(outside, key=squares.__getitem__)
     LOGGER.log(

@@ -31,6 +31,8 @@ from stages.workflow.records import (
     require_files,
     run_frame,
     scores_of_ends,
+    search_in_words,
+    search_of,
     shifts,
     shifts_in_words,
 )
@@ -118,8 +120,14 @@ def collect(params: Settings) -> Frames:
         part = frame_of(about_masks[name], columns)
         frames[name] = part.assign(sparsity=pd.to_numeric(part.sparsity))
     found = {name: frame if frame.empty else frame.dropna(axis=1, how="all") for name, frame in frames.items()}
-    run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least)
+    run = run_frame(params).assign(tasks=len(params.study.tasks), least_gain=least, **_search(masks))
     return found | {"run": run, "tasks": _tasks(params.study.tasks)}
+
+
+def _search(masks: Records) -> Row:
+    """The search behind the learned masks, whose settings are the same for all of them; nothing without any."""
+    learned = [masks.file(cell) for cell in masks.cells if cell["localizer"] == LEARNED]
+    return search_of(read_mask(learned[0]).about) if learned else {}
 
 
 def _tasks(names: list[str]) -> pd.DataFrame:
@@ -523,7 +531,7 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     off = ", ".join(stage for stage in AXES if frames[stage].empty)
     return texts | {
         "off": off, "left_out": left_out(_tested(frames["anchor"], variant=FINETUNED).gain, least), "middle": _no_middle(frames),
-        "shifts": shifts_in_words(_tested(frames["grafts"], "ood")),
+        "shifts": shifts_in_words(_tested(frames["grafts"], "ood")), "search": search_in_words(frames["run"]),
     }  # fmt: skip
 
 

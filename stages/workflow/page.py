@@ -18,7 +18,7 @@ from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
 from stages.workflow.core import paths
 from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
-from stages.workflow.report.publish import load_report, report_folders
+from stages.workflow.report.publish import load_report, report_folders, start_of
 from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
 from stages.workflow.report.tables import Rendered, facts_of, render
 
@@ -53,6 +53,11 @@ class Section:
     def setting(self) -> str:
         """What all was measured with."""
         return fill(self.spec, self.spec.setting, "setting", **self.facts)
+
+    @property
+    def start(self) -> str:
+        """What it calls pretrained."""
+        return start_of(self.facts)
 
     @cached_property
     def tables(self) -> list[Rendered]:

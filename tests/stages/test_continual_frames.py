@@ -67,7 +67,7 @@ def read(known: dict[str, list[str]] = ORDERS, **changes: object) -> dict[str, p
     params = SimpleNamespace(
         tasks=ORDERS["paper"],
         seeds=settings["seeds"],
-        model=SimpleNamespace(name="some model", mode="prompt"),
+        model=SimpleNamespace(source="local", name="some model", mode="prompt"),
         data=SimpleNamespace(k=64, scarce="error"),
         graft=SimpleNamespace(sparsity=0.01),
         sequence=SimpleNamespace(methods=settings["methods"], orders=settings["orders"]),
@@ -157,6 +157,14 @@ def measured(accuracies: np.ndarray) -> pd.Series:
     rows = [{"step": step + 1, "place": task + 1, "task": str(task), "accuracy": accuracies[step, task]} for step, task in known]
     [measure] = measures(pd.DataFrame(rows).assign(method="naive", order="paper", seed=1, length=length)).itertuples()
     return measure
+
+
+def test_the_most_accurate_method_is_named_whichever_it_is(frames):
+    averages = frames["measure"].groupby("method").average.mean()
+    for best in averages.index:
+        measure = frames["measure"].assign(average=frames["measure"].average.where(frames["measure"].method != best, 0.99))
+        said = markdown(SPEC, derive({**frames, "measure": measure})).split("\n\n")[1]
+        assert f"The most accurate method is {SPEC.label(best)} with 99.0 %" in said
 
 
 def test_measures_of_a_walk_done_by_hand():

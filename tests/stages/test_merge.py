@@ -255,6 +255,14 @@ def test_the_stitched_mean_stands_beside_every_other_and_the_control_above_both_
     assert found["kept"].empty and found["rivals"].empty
 
 
+@pytest.mark.parametrize(("average", "best"), [(0.7, "stitch mean"), (0.79, "average of whole models")])
+def test_the_best_way_to_merge_is_named_whichever_it_is(frames, average, best):
+    rows = frames["scores"]
+    frames["scores"] = rows.assign(score=rows.score.mask(rows.method == "average", average), accuracy=0.5)
+    facts = derive(frames)["facts"].iloc[0]
+    assert (facts.ways, facts.best, facts.best_score) == (2, best, pytest.approx(max(average, 0.78)))
+
+
 def test_a_name_says_what_a_method_merges():
     assert [*STITCHES] == [f"stitch_{rule}" for rule in RULES]
     assert [*KINDS] == [*STITCHES, "grafted_arithmetic", *VECTORS], "all ways that there are"

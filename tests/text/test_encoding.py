@@ -9,7 +9,7 @@ from transformers import EsmTokenizer
 
 from skill_grafting.support.errors import DataError, ModelError, ParamsError
 from stages.text.models.batching import by_length, collate, shuffled
-from stages.text.models.encoding import Example, encode, label_word_ids, rendered, word_ids
+from stages.text.models.encoding import Example, cut_share, encode, label_word_ids, rendered, word_ids
 from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.text.tasks.yaml12 import load_yaml
@@ -205,6 +205,16 @@ def test_a_length_below_the_template_is_refused():
     with pytest.raises(ModelError, match=said):
         encoded("the film", most=5)
     assert len(encoded("the film", most=6).input_ids) == 6, "control: the template alone fits"
+
+
+@pytest.mark.parametrize(("mode", "tokenizer"), [("prompt", WORDS), ("standard", WORDS), ("autoregressive", BYTES)])
+def test_the_share_of_cut_texts_is_of_those_that_are_longer(mode, tokenizer):
+    rows = [row("a film"), row(" ".join(FILLERS)), row("a story"), row(" ".join(FILLERS * 2))]
+    longest = len(tokenizer(" ".join(FILLERS))["input_ids"])
+    assert cut_share(rows, TOY, tokenizer, mode, longest) == (0.25 if mode == "standard" else 0.5), "a template takes room"
+    whole = next(most for most in range(longest, 3 * longest) if cut_share(rows[:2], TOY, tokenizer, mode, most) == 0)
+    assert cut_share(rows, TOY, tokenizer, mode, whole) == 0.25 and cut_share(rows[:2], TOY, tokenizer, mode, whole - 1) == 0.5
+    assert cut_share(rows, TOY, tokenizer, mode, 10 * longest) == 0, "the control"
 
 
 def test_an_unknown_label_is_named_with_the_known_ones():

@@ -158,6 +158,29 @@ class Named(Mapping):
         """A tensor laid end to end, a piece at a time, in order; what comes next is read from the disk meanwhile."""
         return evenly(block for span in self.spans[name] for block in self._blocks(span))
 
+    def between(self, name: str, start: int, stop: int) -> Tensor:
+        """The numbers from `start` to `stop` of a tensor laid end to end; as many behind them are read from the disk meanwhile."""
+        found, first = [], 0
+        for span in self.spans[name]:
+            low, high = max(start - first, 0), min(stop - first, span.stop - span.start)
+            if low < high:
+                stored, flat = self.checkpoint.files[span.name], self.checkpoint.read(span.name).view(-1)
+                found.append(flat[span.start + low : span.start + high])
+                end = stored.start + (span.start + high) * flat.itemsize
+                stored.file.read_ahead(end, min(end + (high - low) * flat.itemsize, stored.stop))
+            first += span.stop - span.start
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def split(self, name: str, start: int, values: Tensor) -> Iterator[tuple[Span, Tensor]]:
+        """Values for a tensor from a place on, as those for each of its spans."""
+        first, stop = 0, start + len(values)
+        for span in self.spans[name]:
+            low, high = max(start - first, 0), min(stop - first, span.stop - span.start)
+            if low < high:
+                part = values[first + low - start : first + high - start]
+                yield Span(span.name, span.start + low, span.start + high), part
+            first += span.stop - span.start
+
     def outline(self, name: str) -> Tensor:
         """A tensor of its type and shape, without values."""
         first = self._span(self.spans[name][0])

@@ -1,17 +1,22 @@
 """Checkpoints written a piece at a time, in the files that another one has: what is written need never be in memory at once."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
+from torch import Tensor
 
 from ..grafting.region import Tensors, outline
 from ..grafting.select import pieces_of
-from ..models.loading import WEIGHTS
+from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from ..support.errors import ModelError
-from ..support.io import write_json
-from .folders import INDEX
+from ..support.io import read_json, write_json
+from .files import Checkpoint
+from .folders import CONFIG, INDEX
 
 # types as safetensors calls them, in the order in which its files have them
 TYPES = {
@@ -22,32 +27,87 @@ TYPES = {
 }  # fmt: skip
 
 
-def write_shards(folder: Path, tensors: Tensors, files: Mapping[str, Sequence[str]]) -> None:
-    """Write tensors in a new folder: name of each file -> names of the tensors in it; with an index, if there are several files."""
-    for file, names in files.items():
-        write_tensors(folder / file, tensors, names)
-    if {*files} != {WEIGHTS}:
+# what else a folder of transformers may have beside weights, settings and tokenizer
+OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
+# a file of settings or a vocabulary is smaller
+LARGEST = 2**28
+
+
+def copy_beside(checkpoint: Checkpoint, folder: Path) -> None:
+    """Copy the small files of a checkpoint that tell how it is used, and its config, into a new folder.
+
+    A link is followed inside the checkpoint's folder and the hub's cache alone, and what should be JSON is read as such first, so that no
+    file of the user's gets into a folder that is handed on.  Raises ModelError for anything else.
+    """
+    for name in (CONFIG, *TOKENIZER_FILES, *OTHER_FILES):
+        if (file := checkpoint.folder / name).is_file() and not (folder / name).exists():
+            require_own(file, checkpoint.folder)
+            shutil.copyfile(file, folder / name)
+
+
+def require_own(file: Path, folder: Path) -> None:
+    """Raise ModelError for a file of a folder that is a link to somewhere else, too large, or no JSON though its name says so."""
+    place, top = file.resolve(), folder.resolve()
+    cache = top.parent.parent / "blobs" if top.parent.name == "snapshots" else top
+    if not any(place.is_relative_to(one) for one in (top, cache)):
+        raise ModelError(f"{file}: is a link to {place}, outside of its folder; put the file itself there")
+    if place.stat().st_size > LARGEST:
+        raise ModelError(f"{file}: has more than {LARGEST >> 20} MiB; a file of settings is smaller")
+    if file.suffix == ".json":
+        read_json(file, ModelError)
+
+
+class TensorFiles:
+    """New files of tensors, in the bytes in which safetensors has them, whose values are put into them in any order.
+
+    files: name of each file -> names of the tensors in it; with an index, if there are several files.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[str, Sequence[str]], tensors: Tensors) -> None:
+        """Make the files; `tensors` have the types and shapes, and ModelError is raised for a type that safetensors hasn't."""
+        self._places: dict[str, tuple[BinaryIO, int]] = {}
+        self._opened = ExitStack()
         kinds = {name: outline(tensors, name) for names in files.values() for name in names}
-        size = sum(kind.numel() * kind.itemsize for kind in kinds.values())
-        where = {name: file for file, names in files.items() for name in names}
-        write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))})
+        if strange := [name for name, kind in kinds.items() if kind.dtype not in TYPES]:
+            raise ModelError(f"{strange[0]} is {kinds[strange[0]].dtype}, which can't be written")
+        for file, names in files.items():
+            self._make(folder / file, {name: kinds[name] for name in names})
+        if {*files} != {WEIGHTS}:
+            size = sum(kind.numel() * kind.itemsize for kind in kinds.values())
+            where = {name: file for file, names in files.items() for name in names}
+            write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))})
 
+    def __enter__(self) -> "TensorFiles":
+        """The files, which are closed at the end of `with`."""
+        return self
 
-def write_tensors(path: Path, tensors: Tensors, names: Iterable[str]) -> None:
-    """Write a file of some tensors, in the bytes in which safetensors would; ModelError for a type that it doesn't know."""
-    kinds = {name: outline(tensors, name) for name in names}
-    if strange := [name for name, kind in kinds.items() if kind.dtype not in TYPES]:
-        raise ModelError(f"{strange[0]} is {kinds[strange[0]].dtype}, which can't be written")
-    ranks, end = [*TYPES], 0
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    for name in sorted(kinds, key=lambda name: (ranks.index(kinds[name].dtype), name)):
-        kind, start = kinds[name], end
-        end += kind.numel() * kind.itemsize
-        header[name] = {"dtype": TYPES[kind.dtype], "shape": [*kind.shape], "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def put(self, name: str, start: int, values: Tensor) -> None:
+        """Write values to the places of a tensor from `start` on, laid end to end."""
+        file, first = self._places[name]
+        file.seek(first + start * values.itemsize)
+        file.write(values.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+    def copy(self, name: str, tensors: Tensors) -> None:
+        """Write the tensor of a name, a piece at a time."""
+        start = 0
+        for (piece,) in pieces_of(name, tensors):
+            self.put(name, start, piece)
+            start += piece.numel()
+
+    def _make(self, path: Path, kinds: Mapping[str, Tensor]) -> None:
+        ranks, end = [*TYPES], 0
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        starts: dict[str, int] = {}
+        for name in sorted(kinds, key=lambda name: (ranks.index(kinds[name].dtype), name)):
+            kind, starts[name] = kinds[name], end
+            end += kind.numel() * kind.itemsize
+            header[name] = {"dtype": TYPES[kind.dtype], "shape": [*kind.shape], "data_offsets": [starts[name], end]}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        file = self._opened.enter_context(path.open("wb"))
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in [*header][1:]:
-            for (piece,) in pieces_of(name, tensors):
-                file.write(piece.contiguous().view(-1).view(torch.uint8).numpy().data)
+        file.truncate(8 + len(text) + end)
+        self._places |= {name: (file, 8 + len(text) + start) for name, start in starts.items()}

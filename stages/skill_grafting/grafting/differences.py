@@ -116,7 +116,9 @@ def subtracted(
     moved = scratch(use, before, kind)
     if before.dtype == after.dtype == kind:
         return torch.sub(after, before, out=moved)
-    return moved.copy_(after).sub_(exact(before))
+    return moved.copy_(after).sub_(
+        before if before.itemsize > 1 else exact(before)
+    )  # torch subtracts none of eight bits
 
 
 def _subtracted_whole(before: Tensor, after: Tensor) -> Tensor:

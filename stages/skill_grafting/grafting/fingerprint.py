@@ -10,6 +10,7 @@ import hashlib
 import torch
 import xxhash
 
+from .differences import Scratch
 from .region import Region, Tensors, outline
 from .select import pieces_of
 
@@ -39,7 +40,7 @@ def differing(known: str, region: Region, tensors: Tensors) -> list[str]:
 
 def _hashes(region: Region, tensors: Tensors, exact: "hashlib._Hash | None" = None) -> dict[str, bytes]:
     """The faster hash of each tensor; the exact one of all is updated on the way."""
-    hashes = {}
+    hashes, scratch = {}, Scratch()
     for name, shape in region.shapes.items():
         title = f"{name}{list(shape)}"
         fast = xxhash.xxh3_128(f"{title}{outline(tensors, name).dtype}".encode())
@@ -49,6 +50,7 @@ def _hashes(region: Region, tensors: Tensors, exact: "hashlib._Hash | None" = No
             values = piece.detach().cpu().contiguous().reshape(-1)
             fast.update(values.view(torch.uint8).numpy())
             if exact is not None:
-                exact.update((values.float() if values.itemsize < 4 and values.is_floating_point() else values).numpy())
+                narrow = values.itemsize < 4 and values.is_floating_point()
+                exact.update((scratch("wide", values, torch.float32).copy_(values) if narrow else values).numpy())
         hashes[name] = fast.digest()
     return hashes

@@ -87,6 +87,9 @@ def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     held, room = list[Tensor](), 0
     for part in parts:
         size = piece_size(part.device.type)
+        if not held and (whole := len(part) // size * size):
+            yield from part[:whole].split(size)
+            part = part[whole:]
         room = room or size
         while len(part):
             held.append(part[:room])

@@ -27,12 +27,17 @@ def distance(before: Tensor, after: Tensor) -> Tensor:
 
 def squared_movement(pretrained: Tensors, finetuned: Tensors, names: Iterable[str]) -> dict[str, float]:
     """The squared distance that each of these parameters moved; not finite where one moved further than a number can say."""
-    return {name: sum(squared_distance(*part) for part in pieces_of(name, pretrained, finetuned)) for name in names}
+    scratch = Scratch()
+    found = {
+        name: [squared_distance(*part, scratch) for part in pieces_of(name, pretrained, finetuned)] for name in names
+    }
+    return {name: float(sum(squares)) for name, squares in found.items()}  # read from the device once for each
 
 
-def squared_distance(before: Tensor, after: Tensor) -> float:
+def squared_distance(before: Tensor, after: Tensor, scratch: Scratch | None = None) -> Tensor:
     """The sum of the squared distances between values, in float64."""
-    return float(torch.linalg.vector_norm(distance(before.detach(), after.detach()), dtype=torch.float64)) ** 2
+    moved = difference(before.detach(), after.detach(), scratch=scratch)
+    return torch.linalg.vector_norm(moved, dtype=torch.complex128 if moved.is_complex() else torch.float64) ** 2
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:

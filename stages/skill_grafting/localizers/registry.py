@@ -42,6 +42,8 @@ VARIANT = re.compile(r"[a-z0-9][a-z0-9_]{0,99}")
 # (input, k) -> region indices of the k best parameters, best first
 Rank = Callable[["LocalizerInput", int], "Tensor"]
 REGISTERED: "dict[str, type[Localizer]]" = {}
+# of `methods`
+NEEDS = {True: "loss", False: "weights alone", None: "weights, and a loss if it asks for one"}
 
 
 def register(name: str, rank: Rank) -> None:
@@ -61,9 +63,7 @@ def methods() -> "DataFrame":
     rows = [
         {
             "method": kind.name,
-            "needs": {True: "loss", None: "weights, and a loss if it asks for one"}.get(
-                kind.needs_model, "weights alone"
-            ),
+            "needs": "loss, batches of single examples" if kind.of_examples else NEEDS[kind.needs_model],
             "settings": ", ".join(f"{name}={field.default!r}" for name, field in kind.model_fields.items()),
             "when": kind.__doc__.partition("\n")[0],
         }

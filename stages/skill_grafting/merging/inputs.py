@@ -3,21 +3,27 @@
 So the memory that it takes to merge them grows neither with the models nor with the tasks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..grafting.apply import put_at, write
-from ..grafting.differences import Scratch, difference, is_plain, is_whole, subtracted, widest
-from ..grafting.mask import GraftMask
-from ..grafting.region import Tensors
+from ..grafting.differences import Scratch, difference, is_plain, is_same, is_whole, subtracted, widest
+from ..grafting.mask import GraftMask, require_mask
+from ..grafting.region import Tensors, outline
 from ..grafting.select import CACHED
+from ..modules.comparing import require_fit
+from ..support.errors import MaskError, ParamsError
 
+LOGGER = logging.getLogger("skill_grafting")
 # tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
 TOGETHER = 2
+# the numbers from a place to another of a tensor laid end to end
+Slices = Callable[[int, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -89,24 +95,74 @@ class Piece:
             write([(tensor, self.places, values)])
 
 
+def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
+    regions = [side.mask.region for side in sides.values() if side.mask is not None]
+    if any(other != regions[0] for other in regions):
+        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
+    return regions[0].shapes if regions else {}
+
+
+def within_mask(weights: Tensors, values: Tensors, mask: GraftMask) -> TaskValues:
+    """A task's values inside its mask; raises an error unless they fit the base's weights."""
+    require_mask(mask, weights)
+    for name in mask.indices:
+        require_fit(name, outline(weights, name), outline(values, name) if name in values else None)
+    return TaskValues(values, mask, cast=True)
+
+
+def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
+    """What a patch has inside its mask; raises an error unless it is one, and its values are those of the base's types."""
+    mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
+    if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
+        whole = (
+            "; (tuned, GraftMask.full(mask.region)) merges all of a mask's region"
+            if isinstance(entry, nn.Module)
+            else ""
+        )
+        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
+    require_mask(mask, weights)
+    if whole := [*getattr(entry, "head", ())]:
+        LOGGER.warning(
+            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
+        )
+    for name, indices in mask.indices.items():
+        if name not in values or values[name].shape != indices.shape:
+            raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
+        own, kind = values[name], outline(weights, name).dtype
+        if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
+            raise MaskError(
+                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
+            )
+    return TaskValues(values, mask, packed=True, cast=True)
+
+
 def pieces_of(
-    name: str, before: Tensor, sides: Mapping[str, TaskValues], scratch: Scratch | None = None
+    name: str, pretrained: Tensors, sides: Mapping[str, TaskValues], scratch: Scratch | None = None
 ) -> Iterator[Piece]:
     """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU."""
-    flat, found = before.detach().reshape(-1), {}
+    before, flat, found = outline(pretrained, name), _flat(pretrained, name), {}
     for task, side in sides.items():
         indices = None if side.mask is None else side.mask.indices.get(name)
         if side.mask is None or indices is not None:
-            values = side.values[name].detach().reshape(-1)
-            found[task] = indices, values, side.packed, before.dtype if side.cast else values.dtype
+            kind = before.dtype if side.cast else outline(side.values, name).dtype
+            found[task] = indices, _flat(side.values, name), side.packed, kind
     size = max(TOGETHER * CACHED * torch.get_num_threads() // max(TOGETHER, len(found)) // 16 * 16, 16)
-    for start in range(0, len(flat), size) if found else ():
-        stop = min(start + size, len(flat))
+    for start in range(0, before.numel(), size) if found else ():
+        stop = min(start + size, before.numel())
         parts = {task: _part(start, stop, *one) for task, one in found.items()}
         at = _union([indices for indices, _ in parts.values()], stop - start)
-        own = flat[start:stop].cpu()
+        own = flat(start, stop).cpu()
         given = {task: (_within(at, indices), values) for task, (indices, values) in parts.items()}
         yield Piece(name, start, stop, at, own if at is None else own[at], given, scratch)
+
+
+def _flat(tensors: Tensors, name: str) -> Slices:
+    """A tensor laid end to end, of which no more is read than is asked for."""
+    if hasattr(tensors, "between"):
+        return partial(tensors.between, name)
+    flat = tensors[name].detach().reshape(-1)
+    return lambda start, stop: flat[start:stop]
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -114,15 +170,15 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _part(
-    start: int, stop: int, indices: Tensor | None, values: Tensor, packed: bool, kind: torch.dtype
+    start: int, stop: int, indices: Tensor | None, values: Slices, packed: bool, kind: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
     """Which places from `start` to `stop` one side has (None: all), counted from the start, and its values at them."""
     if indices is None:
-        return None, values[start:stop].to("cpu", kind)
+        return None, values(start, stop).to("cpu", kind)
     low, high = torch.searchsorted(indices, torch.tensor([start, stop])).tolist()
     at = None if high - low == stop - start else indices[low:high] - start
-    values = values[low:high] if packed else values[start:stop]
-    return at, (values if packed or at is None else values[at.to(values.device)]).to("cpu", kind)
+    there = values(low, high) if packed else values(start, stop)
+    return at, (there if packed or at is None else there[at.to(there.device)]).to("cpu", kind)
 
 
 def _union(parts: Sequence[Tensor | None], size: int) -> Tensor | None:

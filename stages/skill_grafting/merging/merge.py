@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from math import isfinite
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,17 @@ from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
 from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
-from ..grafting.mask import GraftMask, require_mask
+from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
-from ..grafting.region import Region, Tensors, named_weights, unwrapped
+from ..grafting.region import Region, Tensors, named_weights, outline, unwrapped
 from ..localizers.movement import distance
-from ..modules.comparing import copied, require_fit
+from ..modules.comparing import copied
 from ..modules.pairs import Pair
 from ..modules.targets import Model
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.extras import optional
 from ..support.seeds import derive_seed
-from .inputs import Piece, TaskValues, pieces_of
+from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, within_mask
 
 LOGGER = logging.getLogger("skill_grafting")
 Models = Mapping[str, Tensors]
@@ -55,7 +56,7 @@ LEAST = 2
 
 
 def merge(
-    base: Model,
+    base: Model | str | Path,
     tasks: Mapping[str, Any],
     how: str = "mean",
     *,
@@ -63,34 +64,53 @@ def merge(
     share: float | None = None,
     strictness: float = 0.4,
     seed: int = 0,
-) -> Model:
-    """Merge several tasks into a new module.
+    to: str | Path | None = None,
+) -> Model | Path:
+    """Merge several tasks into a new module, or, of a base's folder or hub id, into the new folder `to`, which is given back.
 
-    tasks: task -> a patch, or (its fine-tuned model or the pair of its checkpoint, its mask); GraftMask.full merges a model whole.
+    tasks: task -> a patch, or (its fine-tuned model or the pair of its checkpoint, its mask); GraftMask.full merges a model whole, and
+    where the base is a folder, so does the folder or hub id of a fine-tuned checkpoint.
     how: mean, sum, sequence and largest stitch the grafts, and this rule decides where masks overlap.  average, arithmetic, ties, dare
     and consensus give base + alpha * what they make of the tasks' vectors within their masks.
     share: what ties (which needs peft) and dare keep of each vector, 0.2 and 0.1 by default; strictness: the lambda of consensus.
 
     Heads and buffers stay those of the base, because each task has its own.  Outside all masks, and where nothing moved, the base's
-    bits stay.  Beside the new module it takes next to no memory; files of a pair (see `read_pair`) are read a piece at a time.
+    bits stay.  Beside the new module it takes next to no memory: files are read, and written, a piece at a time.
     """
     _require_settings(how, alpha, share, strictness)
-    sides, weights = _sides(base, tasks), named_weights(base)
-    shapes = next(iter(sides.values())).mask.region.shapes
-    pretrained = {name: weights[name].detach() for name in shapes}
+    make = partial(_merged_pieces, how, alpha=alpha, share=share, strictness=strictness, seed=seed)
+    _require_tasks(tasks)
+    if not isinstance(base, nn.Module):
+        from .folders import merge_folders  # imports transformers
+
+        return merge_folders(base, tasks, to, make)
+    if to is not None:
+        raise ParamsError("to: is for a base that is a folder; of a module save what merge gives")
+    weights = {name: weight.detach() for name, weight in named_weights(base).items()}
+    sides = {task: _side(base, weights, task, entry) for task, entry in tasks.items()}
+    pretrained = {name: weights[name] for name in one_region(sides)}
+    model = copied(base)
+    live = named_weights(model)
+    for piece, made in make(pretrained, sides):
+        piece.put(live[piece.name], made)
+    return model
+
+
+def _merged_pieces(
+    how: str, pretrained: Tensors, sides: Mapping[str, TaskValues], alpha: float, **settings: Any
+) -> Iterator[tuple[Piece, Tensor]]:
+    """Each piece of the base that a task has something of, tensor by tensor, and the merged values for its places."""
     if how in VECTORS:
-        vector = _vector(how, pretrained, sides, share, strictness, seed)
+        vector = _vector(how, pretrained, sides, **settings)
         values = partial(_moved_along, vector, alpha / len(sides) if how == AVERAGE else alpha)
     else:
         values = partial(_unmoved if len(sides) > 1 else _stitched, how)
-    model = copied(base)
-    live, scratch = named_weights(model), Scratch()
-    for name, before in pretrained.items():
-        for piece in pieces_of(name, before, sides, scratch):
+    scratch = Scratch()
+    for name in pretrained:
+        for piece in pieces_of(name, pretrained, sides, scratch):
             made = values(piece)
             _require_finite(how, piece, made)
-            piece.put(live[name], made)
-    return model
+            yield piece, made
 
 
 def _require_settings(how: str, alpha: float, share: float | None, strictness: float) -> None:
@@ -119,56 +139,27 @@ def _unmoved(rule: str, piece: Piece) -> Tensor:
     return torch.where(values == piece.before, piece.before, values)
 
 
-def _sides(base: nn.Module, tasks: Mapping[str, Any]) -> dict[str, TaskValues]:
-    """Task -> its side, whose values fit the base; all masks are of one region."""
+def _require_tasks(tasks: Mapping[str, Any]) -> None:
+    """Raise ParamsError unless these are tasks by name."""
     if not isinstance(tasks, Mapping) or not all(isinstance(task, str) for task in tasks):
         what = "keys that are no text" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
         raise ParamsError(f'tasks: should be {{"name": patch, "other": (tuned, mask)}}, not {what}')
     if not tasks:
         raise ParamsError("tasks: there are none to merge")
-    weights = {name: weight.detach() for name, weight in named_weights(base).items()}
-    sides = {task: _side(base, weights, task, entry) for task, entry in tasks.items()}
-    region, *others = [side.mask.region for side in sides.values()]
-    if any(other != region for other in others):
-        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
-    return sides
 
 
 def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskValues:
-    if isinstance(entry, tuple | list) and len(entry) == 2:
-        tuned, mask = entry
-        values = getattr(tuned, "after", None)
-        if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
-            Pair.for_mask(base, tuned, mask)
-            values = named_weights(unwrapped(tuned))
-        require_mask(mask, weights)
-        for name in mask.indices:
-            require_fit(name, weights[name], values.get(name))
-        return TaskValues(values, mask, cast=True)
-    mask, values = getattr(entry, "mask", None), getattr(entry, "values", None)
-    if not isinstance(mask, GraftMask) or not isinstance(values, Mapping):
-        whole = (
-            "; (tuned, GraftMask.full(mask.region)) merges all of a mask's region"
-            if isinstance(entry, nn.Module)
-            else ""
-        )
-        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
-    require_mask(mask, weights)
-    if whole := [*getattr(entry, "head", ())]:
-        LOGGER.warning(
-            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
-        )
-    if callable(require := getattr(entry, "require", None)):
-        require(base)  # the one that the patch was made from
-    for name, indices in mask.indices.items():
-        if name not in values or values[name].shape != indices.shape:
-            raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
-        own, kind = values[name], weights[name].dtype
-        if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
-            raise MaskError(
-                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
-            )
-    return TaskValues(values, mask, packed=True, cast=True)
+    if not (isinstance(entry, tuple | list) and len(entry) == 2):
+        side = of_patch(weights, task, entry)
+        if callable(require := getattr(entry, "require", None)):
+            require(base)  # the one that the patch was made from
+        return side
+    tuned, mask = entry
+    values = getattr(tuned, "after", None)
+    if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
+        Pair.for_mask(base, tuned, mask)
+        values = named_weights(unwrapped(tuned))
+    return within_mask(weights, values, mask)
 
 
 def _require_finite(how: str, piece: Piece, values: Tensor) -> None:
@@ -200,8 +191,8 @@ def stitch(grafts: Sequence[StoredMask], pretrained: Tensors, rule: str) -> tupl
     """
     sides = {str(place): TaskValues(graft.values, graft.mask, packed=True) for place, graft in enumerate(grafts)}
     places, values = {}, {}
-    for name, before in pretrained.items():
-        found = [*pieces_of(name, before, sides)]
+    for name in pretrained:
+        found = [*pieces_of(name, pretrained, sides)]
         if found:
             made = [_stitched(rule, piece) for piece in found]
             for piece, own in zip(found, made, strict=True):
@@ -397,7 +388,7 @@ def merged_vector(
     vector, found = _vector(how, pretrained, sides, share, strictness, seed), {}
     for name, before in pretrained.items():
         found[name] = torch.empty(before.shape, dtype=torch.complex128 if before.is_complex() else torch.float64)
-        for piece in pieces_of(name, before, sides, scratch):
+        for piece in pieces_of(name, pretrained, sides, scratch):
             piece.put(found[name], vector(piece))
     return found
 
@@ -450,8 +441,9 @@ def _ties(pretrained: Tensors, sides: Mapping[str, TaskValues], share: float) ->
     """Each vector trimmed to the `share` of the region that moved furthest, signs elected, and merged."""
     utils = optional("peft.utils.merge_utils")  # takes seconds to import
 
-    region = Region({name: tuple(before.shape) for name, before in pretrained.items()})
-    if strange := next((name for name in pretrained if pretrained[name].is_complex()), None):
+    outlines = {name: outline(pretrained, name) for name in pretrained}
+    region = Region({name: tuple(before.shape) for name, before in outlines.items()})
+    if strange := next((name for name, before in outlines.items() if before.is_complex()), None):
         raise MaskError(f"{strange}: ties elects signs, and complex numbers have none; take another way")
     k = region.budget(share)
     least = {task: _least_kept(pretrained, side, k) for task, side in sides.items()}
@@ -478,13 +470,13 @@ def _least_kept(pretrained: Tensors, side: TaskValues, k: int) -> tuple[float, i
     """Of the k parameters that moved furthest the least movement, and how many with just that are among them."""
     if k == 0:
         return torch.inf, 0
-    kind = reduce(
-        torch.promote_types, (distance(one[:0], one[:0]).dtype for one in map(torch.flatten, pretrained.values()))
-    )
+    kinds = {outline(pretrained, name).dtype for name in pretrained}
+    none = [torch.empty(0, dtype=kind) for kind in kinds]
+    kind = reduce(torch.promote_types, (distance(one, one).dtype for one in none))
 
     def moved() -> Iterator[Tensor]:
-        for name, before in pretrained.items():
-            for piece in pieces_of(name, before, {"": side}):
+        for name in pretrained:
+            for piece in pieces_of(name, pretrained, {"": side}):
                 yield distance(piece.before, piece.after("")).to(kind)
 
     return kth_highest(moved, k, kind)

@@ -26,6 +26,7 @@ from ..grafting.differences import (
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, unwrapped
 from ..grafting.select import Converted, pieces_of
+from ..localizers.movement import squared_movement
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
 from .comparing import extra_states, heads_of, put_extra_states, tensors_of
@@ -164,6 +165,13 @@ class Pair:
     def moved(self) -> frozenset[str]:
         """Names of the parameters and buffers that differ, or are in the tuned model alone."""
         return frozenset(filter(self._has_moved, self.after))
+
+    @cached_property
+    def squares(self) -> dict[str, float]:
+        """The squared distance that each parameter moved, of those that did and that both models have in one shape; in float64."""
+        there = [name for name in self.weights if name in self.moved and name in self.before]
+        alike = [name for name in there if len({outline(side, name).shape for side in (self.before, self.after)}) == 1]
+        return squared_movement(self.compared, self.after, alike)
 
     def _has_moved(self, name: str) -> bool:
         if name not in self.before or len({outline(side, name).shape for side in (self.before, self.after)}) > 1:

@@ -20,7 +20,8 @@ from ..models.probing import probe, without_cache
 from ..support.errors import MaskError, one_line
 from ..support.formatting import counted
 from ..support.io import write_json
-from .card import PEFT, require_free, write_folder
+from ..support.writing import require_free
+from .card import PEFT, write_folder
 from .patch_file import PatchContent, read_patch
 from .placing import load_base, require_fitting
 

@@ -1,22 +1,18 @@
 """apply: the model that a patch makes of its base model, as an ordinary folder: a copy of the base's files with other values in some places."""
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ..checkpoints.files import Checkpoint
 from ..checkpoints.folders import CONFIG
-from ..checkpoints.writing import write_shards
-from ..models.loading import TOKENIZER_FILES
+from ..checkpoints.writing import TensorFiles, copy_beside
 from ..support.errors import MaskError
 from ..support.io import write_json
-from .card import MODEL, require_free, write_folder
+from ..support.writing import require_free
+from .card import MODEL, write_folder
 from .patch_file import PatchContent, read_patch
 from .placing import base_of, load_base, patched_tensors, put_on, require_base, require_padding
-
-# what else a folder of transformers may have beside weights, settings and tokenizer
-OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
 
 
 def apply(patch: Path, base: str, to: Path) -> str:
@@ -38,7 +34,10 @@ def apply(patch: Path, base: str, to: Path) -> str:
         made = patched_tensors(one, named)
         with ThreadPoolExecutor(1) as beside:  # what it was made from is read once, by both
             checked = beside.submit(require_base, one, named.only(one.region.shapes), f"the model in {base}")
-            write_shards(folder, made, made.files)
+            with TensorFiles(folder, made.files, made) as files:
+                for name in (name for names in made.files.values() for name in names):
+                    files.copy(name, made)
+                    _ = checked.done() and checked.result()  # another base is refused before all is written
             checked.result()
         _write_settings(one, checkpoint, folder, str(made.dtype).removeprefix("torch."))
         return ""
@@ -51,6 +50,4 @@ def _write_settings(patch: PatchContent, checkpoint: Checkpoint, folder: Path, k
     if isinstance(inner := settings.get("text_config"), dict) and "pad_token_id" in patch.use.config:
         settings["text_config"] = inner | {"pad_token_id": patch.use.config["pad_token_id"]}
     write_json(folder / CONFIG, settings | {"dtype": kind})
-    for file in (checkpoint.folder / name for name in (*TOKENIZER_FILES, *OTHER_FILES)):
-        if file.is_file():
-            shutil.copyfile(file, folder / file.name)
+    copy_beside(checkpoint, folder)

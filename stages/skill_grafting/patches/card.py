@@ -1,7 +1,6 @@
 """README.md of what is handed on: how to use it without this project, and where it comes from."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from huggingface_hub import ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..modules.heads import as_options
-from ..support.errors import StorageError, printable
+from ..support.errors import printable
 from ..support.formatting import as_markdown, small_percent
 from ..support.writing import replacing
 from .patch_file import PATCH, PatchContent, write_patch
@@ -21,20 +20,6 @@ MODEL, AS_PATCH, PEFT = "model", "patch", "peft"
 FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that peft loads"}
 # by the library that loads it
 LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
-
-
-def require_free(target: Path) -> Path:
-    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
-    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
-    try:
-        target.lstat()
-    except FileNotFoundError:
-        return target
-    except OSError as error:  # a name that is too long, a file for a folder
-        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
-    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
-        raise StorageError(f"{target}: is there already; remove it or choose another name")
-    return target
 
 
 def write_folder(target: Path, patch: PatchContent, form: str, write: Callable[[Path], str] | None = None) -> str:

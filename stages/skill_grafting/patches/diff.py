@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from ..checkpoints.pairs import read_pair
-from .card import AS_PATCH, require_free, write_folder
+from ..support.writing import require_free
+from .card import AS_PATCH, write_folder
 from .exact import diff as exact_diff
 
 

@@ -2,6 +2,7 @@
 
 import time
 from argparse import Namespace
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from ..checkpoints.pairs import StoredPair, read_pair
 from ..grafting.apply import taken
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
-from ..localizers.movement import squared_distance, squared_movement
+from ..localizers.movement import squared_distance
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
 from ..support.formatting import percent, small_percent
-from .card import AS_PATCH, require_free, write_folder
+from ..support.writing import require_free
+from .card import AS_PATCH, write_folder
 from .patch import Patch
 
 
@@ -28,10 +30,11 @@ def localize(**options: Any) -> str:
     title, sizes = request.title or Path(request.finetuned).resolve().name, sorted({*request.sparsity})
     pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
-    pair.require_finite(name for name in pair.weights if name in pair.moved and name not in region.shapes)
+    squares = pair.squares
+    pair.require_finite(name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan)))
     known = region.shapes.__contains__
     masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
-    moved, lines = sum(squared_movement(pair.compared, pair.after, region.shapes).values()), []
+    moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in masks.items():
         folder = target if len(sizes) == 1 else target / f"{size:g}"
         lines.append(write_folder(folder, Patch.of(pair, mask=mask, title=title), AS_PATCH))
@@ -51,7 +54,8 @@ def _region(request: Namespace, pair: Pair) -> Region:
 def _movement_in(pair: Pair, mask: GraftMask) -> float:
     """The squared distance that a mask's parameters moved."""
     before, after = pair.compared, pair.after
-    return sum(squared_distance(taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items())
+    parts = ((taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items())
+    return float(sum(squared_distance(*part) for part in parts))
 
 
 def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None) -> list[str]:

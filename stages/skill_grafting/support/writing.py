@@ -93,3 +93,17 @@ def is_storage_problem(error: BaseException) -> bool:
     match = re.search(r"\(os error (\d+)\)", str(error)) if not isinstance(error, GraftError) else None
     code = int(match[1]) if match else getattr(error, "errno", None)
     return code in STORAGE_PROBLEMS
+
+
+def require_free(target: Path) -> Path:
+    """The absolute path of a folder to be made; StorageError if something but an empty folder is there, or it can't be."""
+    target = Path(os.path.normpath(target.absolute()))  # `new/..` is a folder that is there
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return target
+    except OSError as error:  # a name that is too long, a file for a folder
+        raise StorageError(f"{target}: can't be written: {error.strerror}") from None
+    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+        raise StorageError(f"{target}: is there already; remove it or choose another name")
+    return target

@@ -13,6 +13,8 @@ from stages.text.tasks.tasks import TaskSpec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+UNCUT = 10**6  # tokens, more than any text has
+
 
 @dataclass(frozen=True)
 class Example:
@@ -159,3 +161,11 @@ def _cut(text: str, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> str:
 
     # and never the whole text, so that each cut makes it shorter
     return text[: bisect_left(range(len(text) - 1), True, key=has_kept)].rstrip()
+
+
+def cut_share(
+    rows: Sequence[dict], task: TaskSpec, tokenizer: "PreTrainedTokenizerBase", mode: str, max_length: int
+) -> float:
+    """Share of rows, 0..1, whose text is longer than `max_length` tokens leave room for, so that a part of it is cut off."""
+    pairs = zip(*(encode(rows, task, tokenizer, mode, length) for length in (max_length, UNCUT)), strict=True)
+    return sum(cut.input_ids != whole.input_ids for cut, whole in pairs) / len(rows)

@@ -8,9 +8,9 @@ import zipfile
 import zlib
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skill_grafting.support.errors import DataError, GraftError, ModelError, did_you_mean
 from skill_grafting.support.fields import Section
@@ -31,6 +31,16 @@ class File(Section):
     member: str | None = None
 
 
+class About(Section):
+    """Where a model is from."""
+
+    title: str
+    family: str
+    further: str
+    rounding: str
+    head: str
+
+
 class Package(File):
     """One file of the package index, or several that make one; packages.yaml explains the fields."""
 
@@ -39,7 +49,14 @@ class Package(File):
     kind: Literal["data", "model"]
     licence: str
     form: Literal["folder", "gguf"] | None = None
+    about: About | None = None
     pieces: dict[str, File] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _says_where_a_model_is_from(self) -> Self:
+        if (self.kind == "model") != (self.about is not None):
+            raise ValueError("a package has `about` if it holds a model, and only then")
+        return self
 
     @property
     def error(self) -> type[GraftError]:
@@ -137,3 +154,11 @@ def describe(name: str) -> dict[str, Any]:
     """Origin of rows, as a card has it."""
     package = packages()[name]
     return {"package": name, "version": package.version, "file": package.file, "sha256": package.sha256}
+
+
+def provenance(name: str) -> str:
+    """Where a packaged model is from, in words."""
+    package = find_package(name, "model")
+    about = package.about
+    made = f"{about.title}, which is {about.family} {about.further}"
+    return f"{made}; rounding: {about.rounding}; head: {about.head}; licence: {package.licence}; package: {name} {package.version}"

@@ -81,5 +81,6 @@ class AdamWParams(Section):
     """Of the paradigms adamw and adamw_l1; sgd has the grid of `finetune`."""
 
     learning_rate: Rate
+    schedule: Schedule
     weight_decay: Part
     l1: Weight

@@ -162,8 +162,9 @@ def plan_for(settings: FinetuneParams, batch_size: int, learning_rate: float, st
 
 
 def settings_of(paradigm: str, finetune: FinetuneParams, adamw: AdamWParams) -> FinetuneParams:
-    """The `finetune` section for a paradigm: sgd keeps its grid and weight decay, adamw and adamw_l1 have their own."""
+    """The `finetune` section for a paradigm: sgd keeps its grid, schedule and weight decay, adamw and adamw_l1 have their own."""
     own: dict[str, Any] = {"optimizer": "sgd", "l1": adamw.l1 if paradigm == ADAMW_L1 else 0.0}
     if paradigm in (ADAMW, ADAMW_L1):
-        own |= {"optimizer": "adamw", "learning_rates": [adamw.learning_rate], "weight_decay": adamw.weight_decay}
+        own |= {"optimizer": "adamw", "learning_rates": [adamw.learning_rate]}
+        own |= {"schedule": adamw.schedule, "weight_decay": adamw.weight_decay}
     return finetune.model_copy(update=own)

@@ -213,7 +213,7 @@ def _asked(
         means = cells.groupby(level=claim.units).mean().mean()
         own = {**means, **_scaled(claim, value), "limit": claim.limit}
         fields = {**facts, **texts_of(part), **names, **shown, **own}
-        judged = claim.model_copy(update={"paper": _published(claim, frames)})
+        judged = claim.model_copy(update={"paper": _published(spec, claim, frames, fields)})
         void, words = _void(spec, claim, value, controls, fields), fill(spec, claim.words, "claims", **fields)
         yield _Asked(judged, value, units, fields, void, words, _reduced(claim, cells, part))
 
@@ -228,16 +228,18 @@ def _bootstrap(claim: Claim, frames: Frames) -> tuple[float, float] | None:
     return tuple(values.quantile([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
 
 
-def _published(claim: Claim, frames: Frames) -> Paper | None:
-    """What the publication says, and what its own values come to by the same rule where they are known."""
+def _published(spec: Spec, claim: Claim, frames: Frames, fields: Mapping[str, Any]) -> Paper | None:
+    """What the publication says, which may name fields, and what its own values come to by the same rule where they are known."""
+    if claim.paper is None:
+        return None
+    told = {name: fill(spec, text, "claims.paper", **fields) for name, text in claim.paper}
     rows = frames.get(f"{claim.data}_published")
-    if claim.paper is None or rows is None or rows.empty:
-        return claim.paper
-    cells = _common(claim, _sides(claim, chosen(rows, claim.where)))
-    value, _ = _estimate(claim, cells)
-    short = _short(claim, value, _reduced(claim, cells, rows))
-    told = f"; {rows.source.iloc[0]}, by this rule: {short}" if value.units else ""
-    return claim.paper.model_copy(update={"says": f"{claim.paper.says}{told}"})
+    if rows is not None and len(rows):
+        cells = _common(claim, _sides(claim, chosen(rows, claim.where)))
+        value, _ = _estimate(claim, cells)
+        if value.units:
+            told["alike"] = f"{rows.source.iloc[0]}, by this rule: {_short(claim, value, _reduced(claim, cells, rows))}"
+    return Paper(**told)
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:

@@ -84,7 +84,12 @@ def headline(spec: Spec, frames: Frames) -> dict[str, Any]:
 def markdown(spec: Spec, frames: Frames) -> str:
     """The report as one markdown text: the result, tables, claims."""
     facts = facts_of(spec, frames)
-    parts = [f"# {spec.title}", _sentence(spec, frames, facts), fill(spec, spec.setting, "setting", **facts)]
+    parts = [
+        f"# {spec.title}",
+        _sentence(spec, frames, facts),
+        fill(spec, spec.setting, "setting", **facts),
+        start_of(facts),
+    ]
     parts += map(_table, render(spec, frames))
     return "\n\n".join(filter(None, [*parts, claims_text(judge(spec, frames))])) + "\n"
 
@@ -123,6 +128,11 @@ def _record(claim: Judged) -> dict[str, Any]:
 def _known(number: float | None) -> float | None:
     # more digits than pages have, so that these round to the same
     return None if number is None or math.isnan(number) else round(float(number), DECIMALS + 2) + 0.0
+
+
+def start_of(facts: Mapping[str, Any]) -> str:
+    """What the report calls pretrained: the model with all that is known of where it is from; empty for the frames of older runs."""
+    return f"Pretrained is what fine-tuning starts from: {facts['provenance']}." if "provenance" in facts else ""
 
 
 def _sentence(spec: Spec, frames: Frames, facts: Mapping[str, Any]) -> str:

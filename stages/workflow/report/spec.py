@@ -95,18 +95,24 @@ class Control(Rows):
 
 
 class Paper(Section):
-    """The published figure: what it `says`, its `place`, and with what it was measured."""
+    """The published figure: what it `says`, its `place`, and with what it was measured; `alike`: its own values, judged as ours."""
 
     says: str
     place: str = ""
     size: str = ""
     model: str = ""
     n: str = ""
+    alike: str = ""
+
+    @property
+    def short(self) -> str:
+        """What it says, and its own values, without where that stands."""
+        return "; ".join(filter(None, (self.says, self.alike)))
 
     def __str__(self) -> str:
         """`95 % (Table 2; 0.01 %, RoBERTa-base, 5 seeds)`."""
         source = "; ".join(filter(None, (self.place, ", ".join(filter(None, (self.size, self.model, self.n))))))
-        return f"{self.says} ({source})" if source else self.says
+        return f"{self.says}{f' ({source})' if source else ''}{f'; {self.alike}' if self.alike else ''}"
 
 
 class Reduction(Section):
