@@ -270,7 +270,7 @@ INTERVAL = re.compile(r"([-+]?\d+\.\d) to ([-+]?\d+\.\d)(?=[;),]| \|)")
 
 
 def told(text: str) -> list[str]:
-    """The sentences of a page and the rows of its tables that have an interval; a row of a table stands behind the sentence before it."""
+    """The sentences of a page and the rows of its tables that have an interval or name a claim; a row stands behind the sentence before it."""
     lines = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     found, before = [], ""
     for block in re.split(r"\n\s*(?=\n|[-*] |\|)", lines):
@@ -280,7 +280,7 @@ def told(text: str) -> list[str]:
         elif block:
             sentences = re.split(r"(?<=[.!?]) (?=[A-Z\[*`])", block)
             found, before = found + sentences, sentences[-1]
-    return [one for one in found if INTERVAL.search(one)]
+    return [one for one in found if INTERVAL.search(one) or NAMED.search(one)]
 
 
 def ill_told(text: str, metrics: Path) -> list[str]:

@@ -275,7 +275,7 @@ def grafts(frames: Frames) -> pd.DataFrame:
     )
 
 
-ALSO = "the main report asks this, too, of all its test rows and by itself (summary.md)"
+ALSO = "the main report asks this, too, of all its test rows and in families of its own (summary.md)"
 ENDS = {PRETRAINED: 0.0, FINETUNED: 1.0}
 
 
