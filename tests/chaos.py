@@ -65,14 +65,13 @@ def main(kills: int) -> None:
         copy.run(*RUNNER)
         before = outputs(copy)
         while done < kills:
-            who = chance.choice([*STARTS])
             forget(copy, chance)
-            while done < kills and killed(copy, who, chance):
+            while done < kills and killed(copy, who := chance.choice([*STARTS]), chance):
                 done += 1
                 print(f"kill {done} of {kills}: {who}", flush=True)
                 copy.run("python", "-m", "stages.workflow.plan")  # sets a dvc.lock aside that was cut short
             copy.repro()
-            assert outputs(copy) == before, who
+            assert outputs(copy) == before
     print(f"{done} kills, and the same bytes each time")
 
 

@@ -56,6 +56,7 @@ class Project:
 def make_project(folder: Path, cell: Cell) -> Project:
     """Write the project of a cell."""
     shutil.copytree(cell.pretrained_folder, folder / "models/pretrained")
+    (folder / "params.yaml").write_text("model: {max_length: 64}\n")
     write(folder / "data/tables/toy/card.json", {"task": TOY.model_dump()})
     region, before, after = cell.region, cell.pretrained(), cell.finetuned()
     mask = replace(movement_mask(before, after, region, SELECTED), record={"method": "learned", "settings": {}})

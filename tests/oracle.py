@@ -107,7 +107,7 @@ def merge_claims(of: Figures):
 
 def source(task: str) -> str:
     """The package that a task's texts are from; of a task that none holds itself."""
-    return TASKS[task].get("packaged", {"package": task})["package"]
+    return TASKS.get(task, {}).get("packaged", {"package": task})["package"]
 
 
 def judged(values: pd.Series, limit: float) -> tuple[int, int, float, float, float, float]:
@@ -140,13 +140,13 @@ def main(pages: list[Path], figures: Figures) -> bool:
     for name, claims in parts.items():
         if not figures.path(name).exists():
             continue
-        rows = [(*one, *judged(*one[2:])) for one in claims(figures)]
+        rows = [(*one, *judged(*one[2:])) for one in claims(figures) if len(one[2])]
         for family, words, _, limit, n, sources, mean, half, by_source, p_value in rows:
             ranked = sorted(row[-1] for row in rows if row[0] == family and min(row[4:6]) >= 4)
             holm = max(((len(ranked) - place) * p for place, p in enumerate(ranked) if p <= p_value), default=1)
             few, side = min(n, sources) < 4, "holds" if mean > limit else "does not hold"
             verdict = "not measurable" if few else "not shown" if holm >= 0.05 else side
-            said = verdicts(text, words) if words else ["holds"]
+            said = verdicts(text, words) if words else [verdict if few else "holds"]
             differ |= said != [verdict]
             halves = f"{100 * half:5.1f}, {100 * by_source:5.1f}"
             print(f"{words or family:75.75} n {n:2}, {sources} {100 * mean:6.1f} ± {halves}  {verdict}{'' if said == [verdict] else said}")

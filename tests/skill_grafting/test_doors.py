@@ -1,6 +1,7 @@
 """One library behind every door: the same patch, byte for byte, from Python, from folders and from the command."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -76,6 +77,40 @@ def test_a_kind_that_transformers_loads_with_other_values_is_written_to_a_folder
     assert same(applied, wanted)
     with pytest.raises(sg.GraftError, match="transformers zeroes the row of padding of funnel.embeddings.*; `graft apply` writes"):
         patch.apply(tmp_path / "base")
+
+
+def test_how_a_tuned_model_generates_goes_along_through_every_door(pico_gpt2, tmp_path):
+    load = t.AutoModelForCausalLM.from_pretrained
+    base, tuned = load(pico_gpt2), moved(load(pico_gpt2))
+    tuned.generation_config.update(eos_token_id=[0, 5], max_length=7)
+    tuned.save_pretrained(tmp_path / "tuned")
+    before, inputs = base.generation_config.to_dict(), torch.tensor([[3, 4, 5]])
+    mask = sg.localize(base, tuned, sparsity=1.0, parameters="all")
+    wanted, usual = tuned.generate(inputs), base.generate(inputs, max_length=20)
+    patches = sg.Patch.of(base, tuned, mask), sg.Patch.of(sg.read_pair(pico_gpt2, tmp_path / "tuned"), mask=mask)
+    patches[1].save_pretrained(tmp_path / "patch")
+    graft("apply", tmp_path / "patch", "--base", pico_gpt2, "--to", tmp_path / "applied")
+    made = [load(tmp_path / "applied"), sg.graft(base, tuned, mask), *(patch.apply(base) for patch in patches)]
+    assert all(torch.equal(model.generate(inputs), wanted) for model in made) and not torch.equal(usual, wanted)
+    with patches[0].on(base), sg.grafted(made[0], tuned, mask):
+        assert torch.equal(base.generate(inputs), wanted)
+    assert base.generation_config.to_dict() == before
+    assert "eos_token_id" in patches[0].inverse(base).use.generation, "and back"
+
+
+def test_how_images_are_prepared_goes_along_and_a_template_is_named(tmp_path, capsys):
+    torch.manual_seed(0)
+    base = made("vit")
+    for name, size, model in (("base", 32, base), ("tuned", 24, moved(copy.deepcopy(base)))):
+        save_with_words(model, tmp_path / name)
+        (tmp_path / name / "preprocessor_config.json").write_text(json.dumps({"size": size}))
+    (tmp_path / "tuned/chat_template.jinja").write_text("{{ messages }}")
+    graft("localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--to", tmp_path / "patch", "--sparsity", 0.1)
+    said = capsys.readouterr().out
+    assert "Goes along: preprocessor_config.json.\n" in said and "Doesn't go along: chat_template.jinja of" in said
+    graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "applied")
+    assert json.loads((tmp_path / "applied/preprocessor_config.json").read_text()) == {"size": 24}
+    assert not (tmp_path / "applied/chat_template.jinja").exists()
 
 
 def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp_path):

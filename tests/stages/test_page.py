@@ -102,7 +102,7 @@ def test_every_committed_figure_is_of_its_report(made):
 
 
 @pytest.mark.parametrize(("pages", "figures", "claims", "change"), [
-    (str(REPRODUCTION), "plots", 12, r"(?m)^(\| Temperature scaling.* \| )([a-z ]+)(?=( \(Holm\))? \|$)"),
+    (str(REPRODUCTION), "plots", 11, r"(?m)^(\| Temperature scaling.* \| )([a-z ]+)(?=( \(Holm\))? \|$)"),
     (f"metrics/reports/{FIRST_PAGE}/*.md", f"plots/reports/{FIRST_PAGE}", 23, r"(?m)^(- \*\*)([a-z ]+)(?=\*\*: The learned)"),
 ])  # fmt: skip
 def test_another_computation_of_the_verdicts_agrees_but_with_one_that_was_changed(pages, figures, claims, change, tmp_path, capsys):

@@ -83,6 +83,7 @@ def make_cells(tasks: list[str], seeds: list[int], sets: dict[str, list[str]] | 
         for name, variants in STORED.items():
             write_predictions(paths.logits(name, task, seed), own.part([task], variants))
         make_mask(task, seed)
+    paths.PRETRAINED.mkdir(parents=True, exist_ok=True)
     leaks = {task: {test: {"leaked": 342, "test": 2000} for test in tests} for task, tests in sets.items()}
     write_json(paths.LEAKAGE, leaks)
 

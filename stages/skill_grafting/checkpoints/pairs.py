@@ -1,9 +1,9 @@
 """Two checkpoints of anybody's as they lie on the disk, as a pair to find masks in: one tensor at a time, in their own types."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..grafting.apply import write
 from ..grafting.region import Parameters, named_weights
@@ -11,12 +11,14 @@ from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head
 from ..models.loading import CLASSES, load_model
 from ..modules.comparing import heads_of
+from ..modules.heads import generation_changes
 from ..modules.pairs import Pair, chosen
 from ..support.errors import ModelError
 from ..support.fields import HEAD
 from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
 from .files import Checkpoint
 from .layouts import named_as
+from .settings import beside, generation_of, left
 from .tokenizing import other_reading
 
 if TYPE_CHECKING:
@@ -51,6 +53,18 @@ class StoredPair(Pair):
         about = {"name": self.spec.name, "source": self.spec.source, "revision": self.spec.revision}
         return {**about, "model_class": type(self.model).__name__}
 
+    @cached_property
+    def generation(self) -> dict[str, Any]:
+        """The settings of generation that the tuned folder has otherwise."""
+        if not self.model.can_generate():
+            return {}
+        return generation_changes(*(generation_of(side.folder) for side in (self.base, self.tuned)))
+
+    @property
+    def left(self) -> list[str]:
+        """Files of the tuned folder that may change what its model does, and that go along with nothing."""
+        return left(self.base.folder, self.tuned.folder)
+
     def live(self) -> "PreTrainedModel":
         """The tuned model, in float32, with the base's values in all but heads and buffers that differ."""
         model = load_model(self.tuned.folder, self.kind, self.labels or None)
@@ -84,7 +98,7 @@ def read_pair(
             raise ModelError(
                 f"{before.title} and {after.title}: not all of {kind} is there ({listed(sorted(missing))})"
             )
-        return Pair.of(*models, heads)
+        return replace(Pair.of(*models, heads), beside=beside(before.folder, after.folder))
     head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & _outside(model)
     head |= {*(chosen([*named_weights(model)], heads, "heads") if heads else ())}
     spec = _spec_of(before, model, kind, head)
@@ -104,6 +118,7 @@ def read_pair(
         model,
         frozenset(head),
         other_model,
+        beside=beside(before.folder, after.folder),
         base=before,
         tuned=after,
         spec=spec,

@@ -30,7 +30,7 @@ def graft(base: Model, tuned: nn.Module, mask: GraftMask) -> Model:
     pair = Pair.for_mask(base, tuned, mask)
     model = copied_with(base, changes_of(pair, mask))
     put_extra_states(model, pair.extra)
-    put_settings(model, _settings_of(pair, mask))
+    put_settings(model, *_settings_of(pair, mask))
     return model
 
 
@@ -42,7 +42,7 @@ def grafted(base: Model, tuned: nn.Module, mask: GraftMask) -> Iterator[Model]:
     """
     pair = Pair.for_mask(base, tuned, mask)
     writes, extra, inner = writes_in(base, changes_of(pair, mask)), extra_states(base), unwrapped(base)
-    with swapped(inner, writes, mask), with_settings(inner, _settings_of(pair, mask)):
+    with swapped(inner, writes, mask), with_settings(inner, *_settings_of(pair, mask)):
         try:
             put_extra_states(base, pair.extra)
             yield base
@@ -56,6 +56,6 @@ def changes_of(pair: Pair, mask: GraftMask) -> Changes:
     return changes + [(name, None, pair.after[name].detach().clone()) for name in pair.travelling(mask)]
 
 
-def _settings_of(pair: Pair, mask: GraftMask) -> dict[str, object]:
-    """What the heads that travel bring along."""
-    return brought_along(config_of(pair.tuned_model), pair.labels if pair.travelling(mask) else [])
+def _settings_of(pair: Pair, mask: GraftMask) -> tuple[dict[str, object], dict[str, object]]:
+    """What the heads that travel bring along, and how the tuned model generates otherwise."""
+    return brought_along(config_of(pair.tuned_model), pair.labels if pair.travelling(mask) else []), pair.generation

@@ -1,4 +1,4 @@
-"""What a head brings along beside its numbers: settings of the model's config that say how its logits are read, and its size."""
+"""What a tuned model brings along beside its numbers: how a new head's logits are read, and its size, and how texts are generated."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # a config, a part or a map with the name of one of its settings, and the value for it
 Settings = list[tuple[Any, str, Any]]
+# values of settings of generation that are no objects of their own
+PLAIN = (bool, int, float, str, list, type(None))
 
 
 def config_of(model: nn.Module | None) -> dict[str, Any]:
@@ -45,15 +47,24 @@ def as_options(config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def put_settings(model: nn.Module, config: Mapping[str, Any]) -> None:
-    """Give a model that has another head now what was `brought_along` with it."""
-    _put(_settings(model, config))
+def generation_changes(before: object, after: object) -> dict[str, Any]:
+    """The settings by which a tuned model generates otherwise, such as its end tokens, of two generation configs or models' lack of them."""
+    if before is None or after is None:
+        return {}
+    old, new = (one.to_dict() for one in (before, after))
+    names = [name for name in new if not name.startswith("_") and name != "transformers_version"]
+    return {name: new[name] for name in names if new[name] != old.get(name) and isinstance(new[name], PLAIN)}
+
+
+def put_settings(model: nn.Module, config: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+    """Give a model that has another head now what was `brought_along` with it, and the settings of generation that changed."""
+    _put(_settings(model, config, generation))
 
 
 @contextmanager
-def with_settings(model: nn.Module, config: Mapping[str, Any]) -> Iterator[None]:
+def with_settings(model: nn.Module, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterator[None]:
     """`put_settings` inside `with`; afterwards they are as before."""
-    settings = _settings(model, config)
+    settings = _settings(model, config, generation)
     before = [(owner, name, getattr(owner, name, None)) for owner, name, _ in settings]
     try:
         _put(settings)
@@ -67,12 +78,14 @@ def text_config(config: "PreTrainedConfig") -> "PreTrainedConfig":
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _settings(model: nn.Module, config: Mapping[str, Any]) -> Settings:
+def _settings(model: nn.Module, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Settings:
     """What changes: a classifier reads the number of padding in the config of texts, and its loss the number of labels in itself."""
     options, settings = as_options(config), Settings()
     if (own := getattr(model, "config", None)) is not None:
         settings += [(own, name, value) for name, value in options.items()]
         settings += [(text_config(own), name, value) for name, value in options.items() if name == "pad_token_id"]
+    if (own := getattr(model, "generation_config", None)) is not None:
+        settings += [(own, name, value) for name, value in generation.items() if name in vars(own)]
     for part in model.modules():
         if "id2label" in options and isinstance(vars(part).get("num_labels"), int):
             settings.append((part, "num_labels", len(options["id2label"])))

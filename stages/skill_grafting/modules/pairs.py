@@ -30,6 +30,7 @@ from ..localizers.movement import squared_movement
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
 from .comparing import extra_states, heads_of, put_extra_states, tensors_of
+from .heads import generation_changes
 from .swapping import copied_with
 
 LOGGER = logging.getLogger("skill_grafting")
@@ -43,7 +44,8 @@ class Pair:
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
     tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
-    `own`: the tuned model's values in types of its own, if `after` has them in the base's; `extra`: the extra states of its parts.
+    `own`: the tuned model's values in types of its own, if `after` has them in the base's; `extra`: the extra states of its parts;
+    `beside`: files of settings that its folder has otherwise, and what is in them.
     """
 
     before: Tensors
@@ -53,6 +55,7 @@ class Pair:
     tuned_model: nn.Module | None = None
     own: Tensors | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
@@ -126,6 +129,13 @@ class Pair:
         names = getattr(getattr(self.tuned_model, "config", None), "id2label", None) or {}
         return [str(names[number]) for number in sorted(names)] if self.heads else []
 
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The settings of generation that the tuned model has otherwise, such as its end tokens."""
+        return generation_changes(
+            *(getattr(model, "generation_config", None) for model in (self.model, self.tuned_model))
+        )
+
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
         self.require_finite(self.whole)
@@ -168,8 +178,8 @@ class Pair:
 
     @cached_property
     def squares(self) -> dict[str, float]:
-        """The squared distance that each parameter moved, of those that did and that both models have in one shape; in float64."""
-        there = [name for name in self.weights if name in self.moved and name in self.before]
+        """The squared distance that each parameter moved, heads aside, of those that did and that both models have in one shape; in float64."""
+        there = [name for name in self.weights if name in self.moved and name in self.before and name not in self.heads]
         alike = [name for name in there if len({outline(side, name).shape for side in (self.before, self.after)}) == 1]
         return squared_movement(self.compared, self.after, alike)
 

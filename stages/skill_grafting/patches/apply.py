@@ -6,6 +6,7 @@ from typing import Any
 
 from ..checkpoints.files import Checkpoint
 from ..checkpoints.folders import CONFIG
+from ..checkpoints.settings import write_settings
 from ..checkpoints.writing import TensorFiles, copy_beside
 from ..support.errors import MaskError
 from ..support.io import write_json
@@ -30,6 +31,7 @@ def apply(patch: Path, base: str, to: Path) -> str:
         named = base_of(one, checkpoint)
         if named is None:  # such a model is loaded
             put_on(one, load_base(one, base), f"the model in {base}").save_pretrained(folder)
+            write_settings(folder, checkpoint.folder, {}, one.use.beside)
             return ""
         made = patched_tensors(one, named)
         with ThreadPoolExecutor(1) as beside:  # what it was made from is read once, by both
@@ -51,3 +53,4 @@ def _write_settings(patch: PatchContent, checkpoint: Checkpoint, folder: Path, k
         settings["text_config"] = inner | {"pad_token_id": patch.use.config["pad_token_id"]}
     write_json(folder / CONFIG, settings | {"dtype": kind})
     copy_beside(checkpoint, folder)
+    write_settings(folder, checkpoint.folder, patch.use.generation, patch.use.beside)

@@ -36,5 +36,9 @@ def chained(first: PatchContent, second: PatchContent) -> PatchContent:
     use = first.use.model_copy(
         update={"makes": second.use.makes, "title": second.use.title, "head": shapes, "labels": second.use.labels}
         | {"config": {**first.use.config, **second.use.config}}
+        | {
+            "generation": {**first.use.generation, **second.use.generation},
+            "beside": {**first.use.beside, **second.use.beside},
+        }
     )
     return PatchContent(StoredMask(mask, values, head, {}), use)

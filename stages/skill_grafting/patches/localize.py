@@ -67,7 +67,11 @@ def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None
         lines.append(f"Moved too, and left as it was pretrained: {what}; --region all takes it in.")
     if without := [group for group in request.region if group not in (*pair.groups.values(), "all")]:
         lines.append(f"This model has no parameters of {', '.join(without)}.")
+    if pair.generation or pair.beside:
+        lines.append(f"Goes along: {', '.join([*pair.beside, *pair.generation])}.")
     if isinstance(pair, StoredPair):
+        if pair.left:
+            lines.append(f"Doesn't go along: {', '.join(pair.left)} of {request.finetuned}; copy it yourself.")
         lines += pair.rounding
         if pair.unread:
             reason = "Not read, as no model of its class computes with it"

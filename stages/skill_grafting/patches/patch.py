@@ -98,7 +98,7 @@ class Patch(PatchContent):
             raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
         known = pair.labels if labels is None else [str(label) for label in labels]
         about = {"title": title, "labels": known, "notes": {} if notes is None else notes, "makes": makes}
-        facts = {**pair.origin, **origin, **about}
+        facts = {**pair.origin, **origin, **about, "generation": pair.generation, "beside": pair.beside}
         patch = cls(stored, describe(stored, pair.before, pair.weights, facts, config_of(pair.tuned_model)))
         patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None
         return patch
@@ -121,7 +121,7 @@ class Patch(PatchContent):
         if isinstance(base, nn.Module):
             require_fitting(self, base, f"this {type(base).__name__}")
             model = copied_with(base, changes_of(self))
-            put_settings(model, self.use.config)
+            put_settings(model, self.use.config, self.use.generation)
         else:
             model = put_on(self, load_base(self, base, revision), f"the model in {base}")
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
@@ -142,7 +142,8 @@ class Patch(PatchContent):
         given, base = base, unwrapped(base)
         if not self._is_known(base):
             self.require(base)
-        with swapped(base, writes_in(given, changes_of(self)), self), with_settings(base, self.use.config):
+        settings = with_settings(base, self.use.config, self.use.generation)
+        with swapped(base, writes_in(given, changes_of(self)), self), settings:
             yield given
 
     def put_on(self, model: Model) -> Model:

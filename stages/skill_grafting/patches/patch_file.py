@@ -8,11 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import Field, JsonValue, StringConstraints, ValidationError, field_validator, model_validator
 from torch import Tensor
 
+from ..checkpoints.settings import Beside
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import EXACT, StoredMask, read_stored, require_held, write_mask
@@ -51,6 +52,12 @@ class PatchMetadata(Section):
     )
     config: dict[Literal["pad_token_id", "problem_type", "id2label", "label2id"], Any] = Field(
         description="settings of the model's config that the patch changes: padding, and for a new head its labels"
+    )
+    generation: dict[Annotated[str, StringConstraints(pattern="^[a-z][a-z_]*$")], JsonValue] = Field(
+        description="settings of generation that change, such as end tokens"
+    )
+    beside: dict[Beside, dict[str, JsonValue]] = Field(
+        description="files of settings that the tuned folder has otherwise"
     )
 
     @field_validator("model_class")
@@ -150,6 +157,8 @@ def describe(
         "labels": labels,
         "notes": about["notes"],
         "config": brought_along(config, labels if stored.head else []),
+        "generation": about.get("generation", {}),
+        "beside": about.get("beside", {}),
     }
     try:
         return PatchMetadata(**facts)

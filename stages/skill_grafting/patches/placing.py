@@ -30,7 +30,7 @@ def put_on(patch: PatchContent, model: nn.Module, title: str) -> nn.Module:
     """The model, which messages call by this title, with the patch on it for good; MaskError unless it is what the patch was made from."""
     require_fitting(patch, model, title)
     write(writes_in(model, changes_of(patch)))
-    put_settings(model, patch.use.config)
+    put_settings(model, patch.use.config, patch.use.generation)
     return model
 
 
