@@ -406,7 +406,7 @@ REFUSED = [
     (patched(labels="abc"), P, "list of names"), (patched(labels=["one"]), P, "two labels"), (patched(title=3), P, "title: 3"), (patched(author="me"), P, "author"),
     (lambda b, t_: sg.masked_optimizer(b.state_dict(), half(b, t_), torch.optim.SGD), P, "not a OrderedDict"),
     (lambda b, t_: sg.merge(b, {}), P, "none to merge"), (lambda b, t_: sg.merge(b, {}, "tied"), P, "'ties'"),
-    (lambda b, t_: sg.merge("base", {"a": (t_, half(b, t_))}), P, "not a str"),
+    (lambda b, t_: sg.merge(5, {"a": (t_, half(b, t_))}), P, "not a int"), (lambda b, t_: sg.merge("base", {"a": (t_, half(b, t_))}), P, "^to: name the new folder"),
     (merged(lambda b, t_, m: {"a": (t_, m)}, how="dare", share=0), P, "share: 0"), (merged(lambda b, t_, m: {"a": (t_, m)}, how="arithmetic", alpha=math.nan), P, "alpha: nan"),
     (merged(lambda b, t_, m: {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}), K, "several regions"),
     (lambda b, t_: sg.merge(copy.deepcopy(b).bfloat16(), {"a": of_values(t_, half(b, t_))}), K, "pass base.float"),

@@ -80,7 +80,7 @@ def merge(
     _require_settings(how, alpha, share, strictness)
     make = partial(_merged_pieces, how, alpha=alpha, share=share, strictness=strictness, seed=seed)
     _require_tasks(tasks)
-    if not isinstance(base, nn.Module):
+    if isinstance(base, str | Path):
         from .folders import merge_folders  # imports transformers
 
         return merge_folders(base, tasks, to, make)
