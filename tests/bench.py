@@ -124,7 +124,7 @@ def learning(model: LabelModel, tuned: nn.Module, rows: int) -> list[np.ndarray]
 
     def ours() -> None:
         settings, start = localizer_of("learned", {"steps": STEPS, "eval_steps": 1}), MaskLogits.around(movers, before, after, 10.0)
-        learn_mask(weights, start, movers.selected, settings, gradient, Watched(lambda: Scored((score(),))))
+        learn_mask(weights, start, movers.selected, settings, gradient, Watched(lambda: {"score": score()}))
 
     def bare() -> None:
         for _ in range(STEPS):
@@ -158,13 +158,6 @@ def learning(model: LabelModel, tuned: nn.Module, rows: int) -> list[np.ndarray]
             score()
 
     return in_turns(ours, bare, papers)
-
-
-class Scored(tuple):
-    """A score of one number."""
-
-    def _asdict(self) -> dict[str, float]:
-        return {"score": self[0]}
 
 
 def fisher(model: LabelModel) -> list[np.ndarray]:

@@ -14,15 +14,11 @@ from tests.graft_project import graft
 from tests.pico import same, save_with_words, small_config
 
 ENDS = {f"{end}_{what}": size for end in ("encoder", "decoder") for what, size in {"layers": 1, "attention_heads": 2, "ffn_dim": 64}.items()}
-SIDES = {f"max_{side}_position_embeddings": 64 for side in ("encoder", "decoder")}
 KINDS: dict[str, tuple[type, dict]] = {
     "bert": (t.BertForSequenceClassification, {"num_labels": 3}),
-    "gpt2": (t.GPT2LMHeadModel, {}),
-    "led": (t.LEDForConditionalGeneration, {**SIDES, **ENDS}),
     "marian": (t.MarianMTModel, {"pad_token_id": 1, **ENDS}),
     "vit": (t.ViTForImageClassification, {"image_size": 32, "patch_size": 8, "num_labels": 3}),
     "resnet": (t.ResNetForImageClassification, {"hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 3}),
-    "bart": (t.BartForSequenceClassification, {"num_labels": 3, **ENDS}),
 }
 
 
@@ -38,7 +34,7 @@ def moved(base: t.PreTrainedModel, seed: int = 1) -> t.PreTrainedModel:
     return base
 
 
-@pytest.mark.parametrize(("kind", "region"), [("bert", None), ("bert", "layers"), ("gpt2", "layers"), ("led", None), ("marian", None), ("vit", "layers"), ("resnet", None), ("bart", None)])
+@pytest.mark.parametrize(("kind", "region"), [("bert", "layers"), ("marian", None), ("vit", "layers"), ("resnet", None)])
 def test_python_and_the_command_make_one_patch(kind, region, tmp_path):
     base, tuned = tmp_path / "base", tmp_path / "tuned"
     torch.manual_seed(0)

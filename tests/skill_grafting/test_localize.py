@@ -95,8 +95,7 @@ def loaded(patch: Path, base: Path) -> dict[str, Tensor]:
     return scope["weights"]
 
 
-@pytest.mark.parametrize("sparsity", [0.01, 1])
-@pytest.mark.parametrize(("dtype", "sharded"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, True)])
+@pytest.mark.parametrize(("dtype", "sharded", "sparsity"), [(torch.float32, True, 0.01), (torch.bfloat16, False, 1), (torch.float16, True, 0.01)])
 def test_values_are_those_of_the_checkpoint_bit_for_bit_in_its_own_dtype(pair, tmp_path, dtype, sharded, sparsity):
     for folder in pair:
         in_type(folder, dtype)
@@ -172,22 +171,6 @@ def test_a_place_that_is_taken_while_this_runs_stays(pico_bert, tuned, tmp_path,
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"]
 
 
-def test_a_language_model_for_no_task_in_particular(pico_llama, tmp_path):
-    base, tuned = pico_llama, moved(pico_llama, tmp_path / "tuned")
-    in_type(tuned, torch.bfloat16)
-    localize(base, tuned, tmp_path / "patch", "--sparsity 0.5")
-    stored, use = (found := read_patch(tmp_path / "patch")).stored, found.use
-    assert (use.model_class, use.labels, use.notes, stored.head) == ("LlamaForCausalLM", [], {}, {})
-    assert {values.dtype for values in stored.values.values()} == {torch.bfloat16}
-    card = (tmp_path / "patch/README.md").read_text()
-    assert "those of the base model's class" in card and "**labels**" not in card
-    graft("apply", tmp_path / "patch", "--base", base, "--to", tmp_path / "model")
-    applied, by_hand = load_file(tmp_path / "model" / WEIGHTS), loaded(tmp_path / "patch", base)
-    assert all(torch.equal(applied[name], by_hand[name]) for name in applied)
-    after, [name] = load_file(tuned / WEIGHTS), [name for name in applied if "0.mlp.up_proj" in name]
-    assert bool((applied[name] == after[name].float()).any()) and not torch.equal(applied[name], after[name].float())
-
-
 def test_embeddings_that_the_vocabulary_head_shares_are_those_of_the_backbone(tmp_path):
     base, size = tmp_path / "base", {"num_hidden_layers": 1, "num_attention_heads": 2}
     config = XLMRobertaConfig(vocab_size=150, hidden_size=16, intermediate_size=32, pad_token_id=0, **size)
@@ -227,6 +210,11 @@ def longer(folder: Path) -> None:
     set_config(folder, vocab_size=len(load_file(folder / WEIGHTS)[WORDS]))
 
 
+OPTIONS = {
+    "--sparsity 1e-9": "is less than one; the smallest is 5.9e-05",
+    "--region lm_head": "^--region: the model has none in lm_head; it has embeddings, layers, pooler$",
+    "--revision v1": "is a folder, so it has no revision 'v1'",
+}
 REFUSALS = {
     "another kind": (config(model_type="roberta"), "is a model of the kind roberta, and .*base of the kind bert$"),
     "another vocabulary": (longer, r"the two have other vocabularies or lengths \(bert.embeddings.word_embeddings.weight \["),
@@ -243,12 +231,13 @@ REFUSALS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-def test_what_can_t_be_the_fine_tuned_base_is_refused_in_one_line(pair, tmp_path, capsys, case):
-    spoil_it, message = REFUSALS[case]
-    spoil_it(pair[1])
-    line = refused(capsys, *pair, tmp_path / "patch")
-    assert re.search(message, line), line
+@pytest.mark.parametrize("case", [*REFUSALS, *OPTIONS])
+def test_what_can_t_be_the_fine_tuned_base_or_be_asked_for_is_refused_in_one_line(pair, tmp_path, capsys, case):
+    spoil_it, words = REFUSALS.get(case, (None, OPTIONS.get(case)))
+    if spoil_it:
+        spoil_it(pair[1])
+    line = refused(capsys, *pair, tmp_path / "patch", "" if spoil_it else case)
+    assert re.search(words, line), line
 
 
 def test_a_config_that_was_changed_is_read_anew(pair):
@@ -267,16 +256,6 @@ def test_all_that_is_wrong_with_two_checkpoints_is_reported_at_once(pair, tmp_pa
     assert "base: 1 tensor missing" in line and "tuned: 2 tensors in I8" in line
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ("--sparsity 1e-9", "is less than one; the smallest is 5.9e-05"),
-    ("--region lm_head", "^--region: the model has none in lm_head; it has embeddings, layers, pooler$"),
-    ("--revision v1", "is a folder, so it has no revision 'v1'"),
-])  # fmt: skip
-def test_options_that_don_t_fit_the_checkpoints_are_refused(pico_bert, tuned, tmp_path, capsys, options, words):
-    line = refused(capsys, pico_bert, tuned, tmp_path / "patch", options)
-    assert re.search(words, line), line
-
-
 def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_bert, tmp_path, capsys):
     again, other = (Path(shutil.copytree(pico_bert, tmp_path / name)) for name in ("again", "other"))
     edit_tensors(other, lambda parts: parts["bert.pooler.dense.bias"].add_(1))  # no part of a masked language model
@@ -289,10 +268,3 @@ def test_what_has_not_moved_is_refused_and_what_moved_elsewhere_is_named(pico_be
     assert line == f"nothing moved in what may be grafted; {moved} did, and --region takes it in"
     localize(pico_bert, other, tmp_path / "patch", "--mode prompt --region layers embeddings pooler")
     assert "This model has no parameters of pooler." in capsys.readouterr().out
-
-
-def test_weights_that_a_config_ties_and_a_file_does_not_are_refused(pico_llama, tmp_path, capsys):
-    base, tuned = Path(shutil.copytree(pico_llama, tmp_path / "base")), moved(pico_llama, tmp_path / "tuned")
-    edit_tensors(tuned, lambda parts: parts.update({"lm_head.weight": parts["model.embed_tokens.weight"] + 1}))
-    line = refused(capsys, base, tuned, tmp_path / "patch")
-    assert "ties lm_head.weight to model.embed_tokens.weight, and the file has other values for it" in line

@@ -91,9 +91,6 @@ def test_masks_are_compared_by_what_they_select_alone():
     first, second = (GraftMask(region, {"b": torch.tensor([1, 3])}) for region in (one, other))
     assert first == second == GraftMask(one, {"a": torch.empty(0, dtype=torch.int64), **first.indices}) != GraftMask.empty(one)
     assert (first | GraftMask.full(other)) == GraftMask.full(one) and {first: 1}[second] == 1
-    for indices in ([1], torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]), torch.tensor([1], dtype=torch.int32)):
-        with pytest.raises(MaskError, match="b: indices must be one row of int64, sorted"):
-            GraftMask(one, {"b": indices})
 
 
 def test_modules_are_counted_by_their_names():
@@ -102,13 +99,8 @@ def test_modules_are_counted_by_their_names():
     assert mask.by_module() == {"a": 3, "a.b": 1, "c": 0} and mask.by_module(1) == {"a": 4, "c": 0}
 
 
-def test_region_indices_count_through_the_tensors_in_order(triple, tmp_path):
+def test_region_indices_count_through_the_tensors_in_order(triple):
     region, pretrained, _ = triple
-    chosen = torch.randperm(region.size, generator=torch.Generator().manual_seed(1))[:33]
-    assert torch.equal(GraftMask.from_region_indices(region, chosen).region_indices(), chosen.sort().values)
-    assert GraftMask.full(region).region_indices().tolist() == [*range(region.size)]
-    GraftMask.full(region).save(tmp_path / "full")
-    assert sg.load_mask(tmp_path / "full") == GraftMask.full(region) != GraftMask.empty(region)
     places = {"b.weight": (0, 34), "a.bias": (35, 45), "c.weight": (46, 69), "d.scale": (70,)}
     for tensor, indices in places.items():
         for index in indices:
@@ -123,19 +115,22 @@ def test_budget_is_the_floor_without_binary_rounding():
     assert (region.budget(0.009), region.budget(0.999)) == (0, 99)
 
 
-@pytest.mark.parametrize("indices", [[3, 2], [2, 2], [-1, 0], [0, 11]])
-def test_masks_refuse_indices_that_are_unsorted_or_out_of_range(triple, indices):
-    with pytest.raises(MaskError, match="must rise strictly within"):
-        GraftMask(triple[0], {"a.bias": torch.tensor(indices)})
+NONE = [
+    *((lambda region, at=at: GraftMask(region, {"a.bias": torch.tensor(at)}), "must rise strictly within") for at in ([3, 2], [2, 2], [-1, 0], [0, 11])),
+    *((lambda region, at=at: GraftMask.from_region_indices(region, torch.tensor([3, at])), r"within 0\.\.70") for at in (-1, 71, 10_000)),
+    *(
+        (lambda region, at=at: GraftMask(region, {"a.bias": at}), "a.bias: indices must be one row of int64, sorted")
+        for at in ([1], torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]), torch.tensor([1], dtype=torch.int32))
+    ),
+    (lambda region: GraftMask(region, {"other": torch.tensor([0])}), "other is not in the region"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), NONE)
+def test_what_is_no_mask_of_a_region_is_refused(triple, make, words):
+    with pytest.raises(MaskError, match=words):
+        make(triple[0])
     assert GraftMask(triple[0], {"a.bias": torch.tensor([0, 10])}).selected == 2, "control"
-
-
-def test_masks_refuse_what_lies_in_no_tensor_of_the_region(triple):
-    for index in (-1, 71, 10_000):
-        with pytest.raises(MaskError, match=r"within 0\.\.70"):
-            GraftMask.from_region_indices(triple[0], torch.tensor([3, index]))
-    with pytest.raises(MaskError, match="other is not in the region"):
-        GraftMask(triple[0], {"other": torch.tensor([0])})
 
 
 def test_fingerprint_tells_values_names_and_shapes_apart(triple):
@@ -163,9 +158,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("width", [2048, 517])
-def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, width, monkeypatch):
-    region, values = Region({"w": (300, width)}), torch.randn(300, width, generator=torch.Generator().manual_seed(0))
+def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, monkeypatch):
+    region, values = Region({"w": (300, 517)}), torch.randn(300, 517, generator=torch.Generator().manual_seed(0))
     known = fingerprint(region, {"w": values})
     hashed, exact = [], fingerprints.hashlib.sha256
     monkeypatch.setattr(fingerprints.hashlib, "sha256", lambda *given: hashed.append(given) or exact(*given))
@@ -178,9 +172,9 @@ def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, wid
 
 def test_rows_of_a_unit_matrix_that_change_places_are_another_model():
     region = Region({"w": (256, 256), "none": (0,)})
-    unit, moved = torch.eye(256), torch.eye(256)
-    moved[[0, 8]] = moved[[8, 0]]
-    assert fingerprint(region, {"w": unit, "none": torch.empty(0)}) != fingerprint(region, {"w": moved, "none": torch.empty(0)})
+    unit, none = torch.eye(256), {"none": torch.empty(0)}
+    moved = unit[[8, *range(1, 8), 0, *range(9, 256)]]
+    assert fingerprint(region, {"w": unit} | none) != fingerprint(region, {"w": moved} | none)
 
 
 def test_a_lazy_tensor_is_made_when_it_is_asked_for():

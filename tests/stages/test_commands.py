@@ -57,6 +57,7 @@ def test_a_patch_predicts_what_the_pipeline_does_and_its_card_shows_the_notes(pr
     assert {f"{100 * share:.1f}" for share in expected[0].tolist()} <= {*row.split()}
     card, prompt = (patch / CARD).read_text(encoding="utf-8"), TOY.prompt_for(mode)
     assert '"retained": 0.972' in card and (prompt is None or prompt.template in card)
+    assert ("those of the base model's class" in card) == ("**labels**" not in card) == (mode != "standard")
     if mode != "standard":
         with pytest.raises(ModelError, match="is no classifier; of a language model give the patch"):
             predict.main([str(model), texts[0]])

@@ -225,11 +225,18 @@ class History:
     def add(self, step: int, **values: float) -> None:
         """Put in what was measured at a step, after the losses that weren't read yet; raises TrainingError if a loss is no number."""
         self.read()
-        for value in (value for name, value in values.items() if name.endswith("loss") and not math.isfinite(value)):
-            first = "nothing was learned yet: check the rows and both models"
-            hint = "lower the localizer's learning_rate" if step else first
-            raise TrainingError(f"the loss became {value} at step {step}; {hint}")
+        for name, value in values.items():
+            if name.endswith("loss") and not math.isfinite(value):
+                first = "nothing was learned yet: check the rows and both models"
+                hint = "lower the localizer's learning_rate" if step else first
+                raise TrainingError(f"the loss became {value} at step {step}; {hint}")
         self.entries.append({"step": step, **values})
+
+    def take(self, step: int, loss: Tensor) -> None:
+        """Keep the training loss of a step, which is on the device, until it is read with others."""
+        self.unread[step] = loss
+        if len(self.unread) == READ_STEPS:
+            self.read()
 
     def read(self) -> None:
         """Put in the losses of the last steps, which are still on the device."""
@@ -245,16 +252,11 @@ class History:
 
 
 def learn_mask(
-    weights: Tensors,
-    start: MaskLogits,
-    k: int,
-    settings: Learned,
-    loss_gradient: Callable,
-    watched: Watched = UNWATCHED,
+    weights: Tensors, start: MaskLogits, k: int, settings: Learned, gradient: Callable, watched: Watched = UNWATCHED
 ) -> GraftMask:
     """Learn which k parameters carry the skill, or at most k (`rule`: threshold); overwrites the logits and the live weights.
 
-    `loss_gradient()` gives the training loss of the weights as they are, and leaves dLoss/dweight in their `.grad`.
+    `gradient()` gives the training loss of the weights as they are, and leaves dLoss/dweight in their `.grad`.
     The mask is that of the highest sum of scores, the first of equals; without scores, or with `select` last, that of the last step.
     Its record: the `rule`, its `step`, the `loss` on all training rows at the start and at the end, the `history`.
     Raises TrainingError, within ten steps, if the loss is not a number.
@@ -278,13 +280,11 @@ def learn_mask(
         start.blend_into(weights)  # equation 3
         if watched.loss and not watched.whole and step % max(settings.eval_steps, settings.steps // MEASURED) == 0:
             history.add(step, whole_loss=watched.loss())
-        history.unread[step] = loss_gradient()
+        history.take(step, gradient())
         if step == 0 and settings.rate_kind == "relative":
             history.read()
             rate = start.relative(weights, settings, k)
         start.step(weights, rate, settings.l1, settings.l1_of)  # equation 4
-        if step % READ_STEPS == READ_STEPS - 1:
-            history.read()
         watched.on_step()
     if watched.loss:
         start.blend_into(weights)

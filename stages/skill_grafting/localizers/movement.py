@@ -27,17 +27,21 @@ def distance(before: Tensor, after: Tensor) -> Tensor:
 
 def squared_movement(pretrained: Tensors, finetuned: Tensors, names: Iterable[str]) -> dict[str, float]:
     """The squared distance that each of these parameters moved; not finite where one moved further than a number can say."""
-    scratch = Scratch()
-    found = {
-        name: [squared_distance(*part, scratch) for part in pieces_of(name, pretrained, finetuned)] for name in names
-    }
-    return {name: float(sum(squares)) for name, squares in found.items()}  # read from the device once for each
+    scratch, found = Scratch(), {}
+    for name in names:
+        parts = (squared_distance(*part, scratch) for part in pieces_of(name, pretrained, finetuned))
+        # a number of the processor's memory isn't kept as a tensor, between which large pieces of memory would lie unused
+        found[name] = sum(part if part.device.type != "cpu" else float(part) for part in parts)
+    return {name: float(square) for name, square in found.items()}
 
 
 def squared_distance(before: Tensor, after: Tensor, scratch: Scratch | None = None) -> Tensor:
     """The sum of the squared distances between values, in float64."""
-    moved = difference(before.detach(), after.detach(), scratch=scratch)
-    return torch.linalg.vector_norm(moved, dtype=torch.complex128 if moved.is_complex() else torch.float64) ** 2
+    scratch = scratch or Scratch()
+    moved = difference(before.detach(), after.detach(), scratch=scratch).reshape(-1)
+    moved = torch.view_as_real(moved).reshape(-1) if moved.is_complex() else moved
+    wide = scratch("wide", moved, torch.float64).copy_(moved)
+    return wide.dot(wide)
 
 
 def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
