@@ -38,5 +38,6 @@ def test_a_graft_is_localized_applied_and_inspected(story):
     copy, runs = story
     assert (copy.folder / "shared/movies/patch.safetensors").is_file()
     assert (copy.folder / "shared/movies-model/model.safetensors").is_file()
-    assert any("movies" in run.text for line, run in runs.items() if line.startswith("graft inspect"))
-    assert any("positive (%)" in run.text for line, run in runs.items() if line.startswith("graft predict"))
+    assert any("parameters" in run.text for line, run in runs.items() if line.startswith("graft inspect"))
+    assert any("makes the state" in run.text for line, run in runs.items() if line.startswith("graft diff"))
+    assert any("positive (%)" in run.text for line, run in runs.items() if "stages.commands.predict" in line)
