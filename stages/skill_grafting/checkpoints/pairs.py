@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..grafting.apply import write
 from ..grafting.region import Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
-from ..models.blocks import groups_in, new_head
+from ..models.blocks import groups_in, new_head, outside
 from ..models.loading import CLASSES, load_model
 from ..modules.comparing import heads_of
 from ..modules.heads import generation_changes
@@ -92,14 +92,14 @@ def read_pair(
     labels = len(labels_of(after)) if kind == "standard" or after.config.get("id2label") else None
     model = skeleton(before, kind, labels)
     absent = lacking(before, model)
-    if kind not in CLASSES and len(absent) > len(_outside(model)):
+    if kind not in CLASSES and len(absent) > len(outside(model)):
         models = [load_model(side.folder, kind, dtype="auto") for side in (before, after)]
-        if missing := [*{*models[1].missing_tensors} | ({*models[0].missing_tensors} - _outside(model))]:
+        if missing := [*{*models[1].missing_tensors} | ({*models[0].missing_tensors} - outside(model))]:
             raise ModelError(
                 f"{before.title} and {after.title}: not all of {kind} is there ({listed(sorted(missing))})"
             )
         return replace(Pair.of(*models, heads), beside=beside(before.folder, after.folder))
-    head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & _outside(model)
+    head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & outside(model)
     head |= {*(chosen([*named_weights(model)], heads, "heads") if heads else ())}
     spec = _spec_of(before, model, kind, head)
     named = named_as(before, model)
@@ -124,12 +124,6 @@ def read_pair(
         spec=spec,
         unread=unread(other, other_model),
     )
-
-
-def _outside(model: "PreTrainedModel") -> set[str]:
-    """Parameters behind the backbone."""
-    inside = f"{model.base_model_prefix}."
-    return {name for name in named_weights(model) if not name.startswith(inside)}
 
 
 def _buffers(model: "PreTrainedModel") -> list[str]:

@@ -8,9 +8,11 @@ from torch.nn import Embedding, ModuleList
 from ..grafting.region import named_weights
 from ..support.errors import ModelError
 from ..support.fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
+from .loading import classes
 from .probing import run_of
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
 
@@ -39,11 +41,21 @@ def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
 
     Of one that lacks nothing there, and so has a head of its own task, all that is outside the backbone.
     """
-    inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]
-    pooler = f"{inside}pooler."
-    outside = {name for name in names if not name.startswith(inside)}
-    head = {name for name in lacking if name in outside or name.startswith(pooler)}
-    return head if head & outside else head | outside
+    pooler, behind = f"{model.base_model_prefix}.pooler.", outside(model)
+    head = {name for name in lacking if name in behind or name.startswith(pooler)}
+    return head if head & behind else head | behind
+
+
+def head_of_classifier(model: "Module") -> set[str]:
+    """The parameters outside the backbone of a classifier of texts of transformers; none of any other module."""
+    kinds = {kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")}
+    return outside(model) if kinds and not kinds.isdisjoint(classes()["standard"].values()) else set()
+
+
+def outside(model: "PreTrainedModel") -> set[str]:
+    """Parameters outside the backbone."""
+    inside = f"{model.base_model_prefix}."
+    return {name for name in named_weights(model) if not name.startswith(inside)}
 
 
 def block_names(model: "PreTrainedModel") -> list[str]:

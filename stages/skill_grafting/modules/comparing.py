@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..grafting.differences import holds, is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
+from ..models.blocks import head_of_classifier
 from ..support.errors import ModelError, ParamsError, one_line, shown
 from .targets import Model, require_plain, tensors_in
 
@@ -39,9 +40,15 @@ def is_head(name: str) -> bool:
 
 
 def heads_of(model: nn.Module) -> set[str]:
-    """Parameters of heads alone: a weight that a head shares with another part is none."""
-    every = unwrapped(model).named_parameters(remove_duplicate=False)
-    shared = {weight for name, weight in every if not is_head(name)}
+    """Parameters of heads alone: by their names, and of a classifier of texts of transformers all outside its backbone.
+
+    A live model doesn't say which of these were new, as a folder does by what it lacks.  A weight that a head shares with another part is
+    none.
+    """
+    model = unwrapped(model)
+    outside = head_of_classifier(model)
+    every = model.named_parameters(remove_duplicate=False)
+    shared = {weight for name, weight in every if not (is_head(name) or name in outside)}
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 

@@ -1,8 +1,7 @@
 """Grafts of two torch modules of one architecture: a pretrained `base`, and `tuned`, which was fine-tuned from it.
 
-Heads are copied whole, since a new one has no pretrained values: all parameters of a top-level module named in HEADS, unless
-they are in the region.  So are buffers that differ, such as the running statistics of BatchNorm.  All other parameters outside
-the mask are the base's.
+Heads are copied whole, since a new one has no pretrained values (see `heads_of`), unless they are in the region.  So are buffers that
+differ, such as the running statistics of BatchNorm.  All other parameters outside the mask are the base's.
 """
 
 from collections.abc import Iterator

@@ -93,6 +93,10 @@ class Pair:
     def require_one_shape(self, names: Iterable[str]) -> None:
         """Raise ModelError for parameters that have other shapes in the tuned model, which heads may."""
         for name in names:
+            if name not in self.before:
+                raise ModelError(
+                    f"{name}: the base has no values of it, so it travels whole and can't be selected from"
+                )
             sizes = [[*outline(side, name).shape] for side in (self.before, self.after) if name in side]
             if sizes[0] != sizes[-1]:
                 what = f"{name} is {sizes[0]} in the base and {sizes[-1]} in the tuned model"
