@@ -93,6 +93,17 @@ def test_masks_are_compared_by_what_they_select_alone():
     assert (first | GraftMask.full(other)) == GraftMask.full(one) and {first: 1}[second] == 1
 
 
+def test_rows_columns_and_heads_are_counted():
+    mask = GraftMask(Region({"q": (4, 3), "b": (4,), "one": ()}), {"q": torch.tensor([0, 2, 3, 11]), "b": torch.tensor([1])})
+    whole = mask.dense()["q"].long()
+    assert mask.by_row("q").tolist() == whole.sum(1).tolist() == [2, 1, 0, 1] and mask.by_row("q", axis=1).tolist() == whole.sum(0).tolist()
+    assert mask.by_row("q", parts=2).tolist() == [3, 1] and mask.by_row("b", parts=2).tolist() == [1, 0] and mask.by_row("b", axis=-1).sum() == 1
+    refused = {"q: has the shape": ("q", 2), "one: has the shape": ("one",), "qu: is not in the region": ("qu",), "parts: 4 can't be divided into 3": ("q", 0, 3)}
+    for line, words in refused.items():
+        with pytest.raises(MaskError, match=line):
+            mask.by_row(*words)
+
+
 def test_modules_are_counted_by_their_names():
     region = Region({"a.w": (10,), "a.b.w": (5, 2), "c.w": (4,)})
     mask = GraftMask.from_region_indices(region, torch.tensor([0, 3, 9, 12]))

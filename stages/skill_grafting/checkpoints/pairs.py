@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StoredPair(Pair):
-    """A pair of checkpoints, read as one class: `kind` is a mode of reading labels off texts, or the class's name.
+    """A pair whose values lie in files, and what a pair of modules asks these, told by both folders, which are read as one class.
 
+    `kind` is a mode of reading labels off texts, or the class's name.
     spec: the base's names, shapes and groups; unread: tensors of the tuned checkpoint that its class computes without.
     """
 

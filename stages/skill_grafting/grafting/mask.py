@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..support.errors import MaskError, ModelError, ParamsError
+from ..support.errors import MaskError, ModelError, ParamsError, did_you_mean
 from .indices import difference, intersection, union
 from .region import Region, Tensors, outline
 
@@ -109,6 +109,25 @@ class GraftMask:
             module = ".".join(name.split(".")[:-1][:depth])
             modules[module] = modules.get(module, 0) + self.counts.get(name, 0)
         return modules
+
+    def by_row(self, name: str, axis: int = 0, parts: int = 0) -> Tensor:
+        """Number of selected parameters of each row of a tensor, or of each index of another axis, int64; of each of so many equal `parts`.
+
+        The rows of a linear layer's weight are its output neurons, its columns (axis=1) what it reads.  With the number of heads as
+        `parts`, the rows of a query's, key's or value's weight are heads, and the columns of what follows them.  GPT-2's layers have both
+        the other way round.  Raises MaskError for a tensor that isn't in the region, or that has no such axis or parts.
+        """
+        shape = self.region.shapes.get(name, ())
+        if not -len(shape) <= axis < len(shape):
+            hint = (
+                f"has the shape {[*shape]}, so no axis {axis}" if name in self.region.shapes else "is not in the region"
+            )
+            raise MaskError(f"{name}: {hint}{'' if shape else did_you_mean(name, self.region.shapes)}")
+        if parts < 0 or (parts and shape[axis] % parts):
+            raise MaskError(f"parts: {shape[axis]} can't be divided into {parts} equal parts")
+        indices = self.indices.get(name, torch.empty(0, dtype=torch.int64))
+        counts = torch.bincount(torch.unravel_index(indices, shape)[axis], minlength=shape[axis])
+        return counts.view(parts, -1).sum(1) if parts else counts
 
     def __and__(self, other: "GraftMask") -> "GraftMask":
         """What both masks select; raises MaskError if a tensor of one name has two shapes in their regions."""

@@ -39,7 +39,7 @@ ALL = "all"
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A base and a tuned model under the same names.
+    """A base and a tuned model under the same names: of two modules or of a region's tensors by `Pair.of`, of two folders by `read_pair`.
 
     before, after: parameters and buffers by name, in memory or read from files one at a time; what the base has no values of, such
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
