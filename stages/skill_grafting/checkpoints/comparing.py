@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,14 @@ from ..models.probing import most_tokens
 from ..support.errors import ModelError, one_line
 from ..support.fields import HEAD
 from .files import Checkpoint, Named
+from .folders import CONFIG
 from .layouts import named_as
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# settings that count layers
+LAYERS = re.compile("^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|(encoder|decoder)_layers)$")
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
 MOST_NAMED, MOST_LABELS = 3, 1_000_000
@@ -57,13 +61,17 @@ def labels_of(checkpoint: Checkpoint) -> list[str]:
     return labels
 
 
-def skeleton(checkpoint: Checkpoint, kind: str, labels: int | None = None) -> "PreTrainedModel":
+def skeleton(
+    checkpoint: Checkpoint, kind: str, labels: int | None = None, tied: bool | None = None
+) -> "PreTrainedModel":
     """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
 
-    It is made once for each config.json: a base is that of many pairs.  Raises ModelError if transformers can't make it.
+    tied: whether its embeddings are, if not as the config says.  It is made once for each config.json: a base is that of many pairs.
+    Raises ModelError if transformers can't make it.
     """
     try:
-        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels)
+        require_sizes(checkpoint)
+        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels, tied)
     except ModelError:
         raise
     except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
@@ -71,8 +79,28 @@ def skeleton(checkpoint: Checkpoint, kind: str, labels: int | None = None) -> "P
         raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
 
 
+def require_sizes(checkpoint: Checkpoint) -> None:
+    """Raise ModelError if a config has settings that no model can have: numbers that are none, or far more layers than the files have tensors."""
+    settings = [("", checkpoint.config)]
+    for prefix, part in settings:
+        settings += [(f"{prefix}{name}.", value) for name, value in part.items() if isinstance(value, dict)]
+        for name, value in part.items():
+            if isinstance(value, float) and not isfinite(value):
+                raise ModelError(
+                    f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value}, and should be a finite number"
+                )
+            if (
+                isinstance(value, int)
+                and checkpoint.files
+                and LAYERS.search(name)
+                and value > 2 * len(checkpoint.files)
+            ):
+                there = f"its files have {len(checkpoint.files):,} tensors in all"
+                raise ModelError(f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value:,}, and {there}")
+
+
 @lru_cache(maxsize=8)
-def _made(folder: Path, _config: str, kind: str, labels: int | None) -> "PreTrainedModel":
+def _made(folder: Path, _config: str, kind: str, labels: int | None, tied: bool | None) -> "PreTrainedModel":
     import torch
     import transformers
 
@@ -80,6 +108,8 @@ def _made(folder: Path, _config: str, kind: str, labels: int | None) -> "PreTrai
     config = load_config(folder)
     if labels is not None:
         config.num_labels = labels
+    if tied is not None:
+        config.tie_word_embeddings = tied
     # the plainest ways to compute, which look at no value
     config._attn_implementation, config._experts_implementation = "eager", "batched_mm"
     with torch.device("meta"):
@@ -99,10 +129,14 @@ def fitted(
 ) -> tuple[Named, "PreTrainedModel", list[str]]:
     """A checkpoint by the names of its skeleton, that, and every reason why it can't be a fine-tuned `model`, of this anatomy."""
     other = skeleton(checkpoint, anatomy.mode, labels or None)
-    title, theirs = checkpoint.title, shapes_of(other)
-    side = named_as(checkpoint, other)
+    title, side, ties = checkpoint.title, named_as(checkpoint, other), tied_names(model)
+    loose = {name: once for name, once in ties.items() if name in named_weights(other) and {name, once} <= {*side}}
+    if loose and all(same_values(side, name, once) for name, once in loose.items()):  # untied, and equal all the same
+        other = skeleton(checkpoint, anatomy.mode, labels or None, tied=True)
+        side = named_as(checkpoint, other)
+    theirs = shapes_of(other)
     reasons = problems(side, theirs) + untied(side, other)
-    differences = _differences(anatomy, theirs)
+    differences = _differences(anatomy, theirs, tied_names(model).keys() & theirs.keys())
     reasons += [f"{title}: is no fine-tuned {anatomy.name}: {words}" for words in differences]
     if not differences and (changed := _arithmetic(model, other)):
         which = f"computes otherwise than {anatomy.name}, which no graft can carry"
@@ -180,17 +214,22 @@ def same_values(side: Named, name: str, other: str) -> bool:
     return all(torch.equal(*parts) for parts in zip(side.pieces(name), side.pieces(other), strict=True))
 
 
-def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]]) -> list[str]:
-    """Differences of a model's parameters from those of this anatomy, outside a head."""
+def _differences(anatomy: ModelSpec, theirs: dict[str, list[int]], untied: Collection[str]) -> list[str]:
+    """Differences of a model's parameters from those of this anatomy, outside a head; untied: names that are another's in the base."""
     ours = anatomy.pretrained
     others = {name: shape for name, shape in theirs.items() if anatomy.groups.get(name) != HEAD}
     words = [name for name in ours if name in others and ours[name] != others[name]]
     embeddings = [name for name in words if anatomy.groups[name] == "embeddings"]
     rest = [name for name in words if name not in embeddings] + [*(ours.keys() ^ others.keys())]
     sizes = [f"{name} {ours[name]} and {others[name]}" for name in embeddings]
-    return [f"the two have other vocabularies or lengths ({listed(sizes)})"] * bool(sizes) + [
-        f"the two have other layers or shapes ({listed(sorted(rest))})"
-    ] * bool(rest)
+    resized = "; resize_token_embeddings makes those of a copy of the base, or of the fine-tuned model, alike"
+    untied_too = f"{listed(sorted(untied))} is its own, and the base's is tied"
+    remedy = "; pass a base that is saved with tie_word_embeddings false, and that tensor of its own"
+    return [
+        *[f"the two have other vocabularies or lengths ({listed(sizes)}){resized}"] * bool(sizes),
+        *([f"{untied_too}{remedy}"] * bool(untied)),
+        *[f"the two have other layers or shapes ({listed(sorted({*rest} - {*untied}))})"] * bool({*rest} - {*untied}),
+    ]
 
 
 def problems(named: Named, shapes: dict[str, Sequence[int]]) -> list[str]:

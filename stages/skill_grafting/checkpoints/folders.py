@@ -20,6 +20,7 @@ REFUSED = {
     "transformers_weights": f"names another file of weights; they are read from {WEIGHTS} only",
     "quantization_config": "says that the weights are quantised; only whole ones can be fine-tuned and grafted",
 }
+OTHER_FORMS = ("*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.npz", "consolidated*.safetensors")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -142,7 +143,9 @@ def _require_harmless(file: Path) -> None:
 def _about_pickles(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return "; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
-    there = "a pickle (.bin) is no substitute"
+    if others := sorted(path.name for pattern in OTHER_FORMS for path in folder.glob(pattern)):
+        return f"; {others[0]} is of another format: weights are read from safetensors only; load it and save it by save_pretrained"
+    there = "there are none"
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
         there = f"{pickles[0]} is a pickle, which can run code when it is read"
     return f"; weights are read from safetensors only: {there}; save the model anew with save_pretrained"

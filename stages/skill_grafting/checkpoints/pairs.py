@@ -1,5 +1,6 @@
 """Two checkpoints of anybody's as they lie on the disk, as a pair to find masks in: one tensor at a time, in their own types."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from ..grafting.apply import write
 from ..grafting.region import Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
 from ..models.blocks import groups_in, new_head, outside
-from ..models.loading import CLASSES, load_model
+from ..models.loading import CLASSES, classes, load_model
 from ..modules.comparing import heads_of
 from ..modules.heads import generation_changes
 from ..modules.pairs import Pair, chosen
@@ -145,6 +146,21 @@ def _spec_of(checkpoint: Checkpoint, model: "PreTrainedModel", kind: str, head: 
     return ModelSpec(name, checkpoint.source, checkpoint.commit, kind, groups, shapes_of(model))
 
 
+def _fitting_class(checkpoint: Checkpoint) -> str:
+    """The class whose tensors are those of a checkpoint that names none; empty if there is no such class."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = str(checkpoint.config.get("model_type"))
+    for mapping in (*classes().values(), auto.MODEL_MAPPING_NAMES):
+        name = mapping.get(kind)
+        if isinstance(name, str):
+            with suppress(ModelError):
+                model = skeleton(checkpoint, name)
+                if not lacking(checkpoint, model) and not unread(named_as(checkpoint, model), model):
+                    return name
+    return ""
+
+
 def _common_kind(before: Checkpoint, after: Checkpoint, mode: str | None) -> str:
     """This mode, or the class of the tuned checkpoint; raises ModelError if the two are not of one kind."""
     import transformers
@@ -154,9 +170,9 @@ def _common_kind(before: Checkpoint, after: Checkpoint, mode: str | None) -> str
     kinds = [str(one.config.get("model_type")) for one in (before, after)]
     if kinds[0] != kinds[1]:
         raise ModelError(f"{after.title}: is a model of the kind {kinds[1]}, and {before.title} of the kind {kinds[0]}")
-    if mode := mode or mode_of(after):
+    if mode := mode or mode_of(after) or (None if after.saved_from else mode_of(before)):
         return mode
-    saved = after.saved_from[0] if after.saved_from else ""
+    saved = next((side.saved_from[0] for side in (after, before) if side.saved_from), "") or _fitting_class(after)
     known = getattr(transformers, saved, None) if saved.isidentifier() else None
     if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
         return saved

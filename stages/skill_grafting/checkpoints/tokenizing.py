@@ -25,15 +25,14 @@ def other_reading(ours: Path, theirs: Path, words: tuple[str, ...] = ()) -> str:
     """Why the tokenizer of our folder can't read texts as that of theirs does; empty if it can, or if one has none that loads.
 
     Padding doesn't matter: it is no part of a text.  `words` are the special ones that matter, such as eos_token.
-    Raises ModelError if that of our folder can't be loaded.
     """
     if not (has_tokenizer(ours) and has_tokenizer(theirs)):
         return ""
     try:
-        other = load_tokenizer(theirs)
+        own, other = load_tokenizer(ours), load_tokenizer(theirs)
     except ModelError:  # files that make no tokenizer
         return ""
-    problem = _difference(load_tokenizer(ours), other, words)
+    problem = _difference(own, other, words)
     remedy = "a graft is read by that of its base, so put the files of this one into a copy of the base's folder, and take that for it"
     return f"its tokenizer reads texts otherwise: {problem}; {remedy}" if problem else ""
 

@@ -21,7 +21,7 @@ def unpack_gguf(file: Path, folder: Path) -> None:
     quiet_transformers()
     try:
         model, tokenizer = _read(file)
-    except ModelError:
+    except (ModelError, ModuleNotFoundError):  # which is no fault of the file's
         raise
     except Exception as problem:  # the readers raise whatever their parts run into
         raise ModelError(
