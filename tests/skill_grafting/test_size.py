@@ -1,7 +1,10 @@
 """At any size: what work on checkpoints takes of memory doesn't grow with them, and they are read no more often than they have to be."""
 
 import copy
+import math
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from skill_grafting.checkpoints.comparing import skeleton
 from skill_grafting.checkpoints.files import Checkpoint
 from skill_grafting.checkpoints.layouts import named_as
 from skill_grafting.checkpoints.pairs import StoredPair
+from skill_grafting.checkpoints.writing import copy_beside
 from skill_grafting.grafting import select
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, outline
@@ -22,7 +26,7 @@ from skill_grafting.models import probing
 from skill_grafting.models.blocks import groups_in
 from tests.graft_project import graft
 from tests.memory import PeakBytes
-from tests.pico import SIZES, same, small_config
+from tests.pico import SIZES, edit_tensors, same, set_config, small_config
 from tests.skill_grafting.test_kinds import CLASSES, EVERY, USUAL
 
 MEBIBYTE = 2**20
@@ -211,3 +215,70 @@ def test_folders_are_merged_as_live_models_are(sides, how, monkeypatch):
     wanted = sg.merge(base, {name: (live[name][0], mask) for name, mask in masks.items()}, how).state_dict()
     assert same(type(base).from_pretrained(folder / "some").state_dict(), wanted)
     assert not same(wanted, base.state_dict()), "control"
+
+
+def test_what_is_copied_is_the_folders_own_and_what_its_name_says(tmp_path):
+    base, to, secret = tmp_path / "base", tmp_path / "to", tmp_path / "secret"
+    hf.BertModel(hf.BertConfig(**TEXT)).save_pretrained(base)
+    secret.write_text("{}")
+    blob = tmp_path / "models--me--pico/blobs/0123"
+    blob.parent.mkdir(parents=True)
+    blob.write_text("{}")
+    (base / "own.json").write_text("{}")
+    for target, words in ((base / "own.json", None), (blob, None), (secret, f"is a link to {secret}, outside of its folder")):
+        shutil.rmtree(to, ignore_errors=True)
+        to.mkdir()
+        (base / "tokenizer.json").unlink(missing_ok=True)
+        (base / "tokenizer.json").symlink_to(target)
+        with pytest.raises(sg.GraftError, match=words) if words else nullcontext():
+            copy_beside(Checkpoint.open(str(base), tokenizer=False), to)
+        assert (to / "tokenizer.json").exists() == (words is None)
+    (base / "tokenizer.json").unlink()
+    (base / "tokenizer.json").write_text("root:x:0:0")
+    with pytest.raises(sg.GraftError, match="not valid JSON"):
+        copy_beside(Checkpoint.open(str(base), tokenizer=False), to)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"layer_norm_eps": math.nan}, "config.json: layer_norm_eps is nan, and should be a finite number"),
+    ({"num_hidden_layers": 100_000}, "config.json: num_hidden_layers is 100,000, and its files have 39 tensors in all"),
+])  # fmt: skip
+def test_settings_that_no_model_can_have_are_refused(changes, words, tmp_path):
+    for name in ("base", "tuned"):
+        hf.BertModel(hf.BertConfig(**TEXT)).save_pretrained(tmp_path / name)
+    assert sg.read_pair(tmp_path / "base", tmp_path / "tuned"), "control: without a tokenizer"
+    set_config(tmp_path / "tuned", **changes)
+    with pytest.raises(sg.GraftError, match=words):
+        sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+
+
+def test_a_config_without_a_class_is_of_that_whose_tensors_are_there(tmp_path):
+    for name in ("base", "tuned"):
+        hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=300)).save_pretrained(tmp_path / name)
+        set_config(tmp_path / name, architectures=None)
+    assert sg.read_pair(tmp_path / "base", tmp_path / "tuned").kind == "GPT2LMHeadModel"
+
+
+def test_a_tie_is_one_however_it_is_saved(tmp_path):
+    torch.manual_seed(0)
+    base = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT, **HEADS, tie_word_embeddings=True))
+    tuned = copy.deepcopy(base)
+    tuned.model.layers[0].mlp.up_proj.weight.data += 0.1
+    for name, model in {"base": base, "tuned": tuned}.items():
+        model.save_pretrained(tmp_path / name)
+    table, own = "model.embed_tokens.weight", "lm_head.weight"
+    wanted = sg.localize(base, tuned, sparsity=0.1)
+    edits = {  # how the tensors are saved, and what the config says
+        "twice": (lambda values: values.update({own: values[table].clone()}), True),
+        "equal and untied": (lambda values: None, False),
+        "under the head's name": (lambda values: values.pop(table), True),
+    }
+    for words, (edit, tie) in edits.items():
+        edit_tensors(tmp_path / "tuned", edit)
+        set_config(tmp_path / "tuned", tie_word_embeddings=tie)
+        assert sg.localize(sg.read_pair(tmp_path / "base", tmp_path / "tuned"), sparsity=0.1) == wanted, words
+    edit_tensors(tmp_path / "tuned", lambda values: values.update({table: values[own] + 1}))
+    for tie, words in ((True, "other values for it; pass one"), (False, "lm_head.weight is its own, .* pass a base")):
+        set_config(tmp_path / "tuned", tie_word_embeddings=tie)
+        with pytest.raises(sg.GraftError, match=words):
+            sg.read_pair(tmp_path / "base", tmp_path / "tuned")

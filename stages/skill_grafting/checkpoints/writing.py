@@ -47,9 +47,9 @@ def copy_beside(checkpoint: Checkpoint, folder: Path) -> None:
 
 def require_own(file: Path, folder: Path) -> None:
     """Raise ModelError for a file of a folder that is a link to somewhere else, too large, or no JSON though its name says so."""
-    place, top = file.resolve(), folder.resolve()
-    cache = top.parent.parent / "blobs" if top.parent.name == "snapshots" else top
-    if not any(place.is_relative_to(one) for one in (top, cache)):
+    place = file.resolve()
+    cached = place.parent.name == "blobs" and place.parent.parent.name.startswith("models--")
+    if not (cached or place.is_relative_to(folder.resolve())):
         raise ModelError(f"{file}: is a link to {place}, outside of its folder; put the file itself there")
     if place.stat().st_size > LARGEST:
         raise ModelError(f"{file}: has more than {LARGEST >> 20} MiB; a file of settings is smaller")
