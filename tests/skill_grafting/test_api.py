@@ -679,12 +679,6 @@ def shared() -> nn.Module:
     return model
 
 
-def viewed() -> nn.Module:
-    model = Any_(a=nn.Linear(2, 2, bias=False))
-    model.register_buffer("view", model.a.weight.detach())
-    return model
-
-
 def halves() -> nn.Module:
     """Two parameters in one storage that have no number in common."""
     both = torch.randn(4, 2)
@@ -734,7 +728,6 @@ UNLIKE = {
     "another part": (otherwise(lambda m: setattr(m, "act", nn.GELU()), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, GELU in the tuned one"),
     "a part less": (otherwise(lambda m: setattr(m, "act", None), lambda: Any_(act=nn.ReLU())), "act is ReLU in the base, missing in the tuned one"),
     "shared memory": (lambda: two_of(shared), "a.weight and b.weight share memory, so that they can't be grafted apart"),
-    "a view": (lambda: two_of(viewed), "a.weight and view share memory|view and a.weight share memory"),
     "packed weights": (
         otherwise(lambda m: setattr(m.layer, "__class__", Repacked), lambda: Any_(layer=Packed(2, 2))),
         "layer.packed is saved with a model and is no parameter or buffer, so it can't be grafted: graft before you quantise",
