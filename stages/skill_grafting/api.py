@@ -110,14 +110,11 @@ def localize(
 
 
 def _left_out(pair: Pair, region: Region, chosen: bool) -> dict[str, Any]:
-    """What moved and no mask of the region can take: how many tensors, and unless the region was chosen their share of all squared movement.
-
-    The share takes a pass over both models, as long as that of movement itself, and which tensor moved most is told with it.
-    """
+    """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
     inside = {*region.shapes} | pair.heads
     outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
-    if not outside or (chosen and "squares" not in vars(pair)):
-        return {"left_out": {"tensors": len(outside)}} if outside else {}
+    if not outside:
+        return {}
     squares = {name: square for name, square in pair.squares.items() if math.isfinite(square)}
     share = sum(squares.get(name, 0) for name in outside) / (sum(squares.values()) or 1)
     most = max(outside, key=lambda name: squares.get(name, 0))
