@@ -168,7 +168,7 @@ def test_no_stage_writes_into_what_another_one_made(story, original):
 EDITS = {
     "a setting": ("graft.sparsity=0.02", "params.yaml: graft"),
     "a module": ("stages/skill_grafting/support/errors.py", "stages/skill_grafting/support/errors.py"),
-    "a table of tasks": ("stages/skill_grafting/data/tasks.yaml", "stages/skill_grafting/data/tasks.yaml"),
+    "a table of tasks": ("stages/text/tasks/tasks.yaml", "stages/text/tasks/tasks.yaml"),
     "code that it has not read": ("stages/commands/profile.py", ""),
     "a setting that it has not read": ("calibration.bins=10", ""),
 }

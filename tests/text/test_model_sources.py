@@ -243,6 +243,7 @@ def in_pieces(tmp_path, pico, monkeypatch):
     entry = packages.Package(
         version="1.0", file="pico.zip", sha256=sha256(data).hexdigest(), binary=True, kind="model", licence="none",
         member="pico", form="folder", pieces=pieces,
+        about=packages.About(title="pico", family="BERT", further="", rounding="none", head="none"),
     )  # fmt: skip
     known = {"pico": entry}
     monkeypatch.setattr(packages, "packages", lambda: known)

@@ -65,8 +65,8 @@ def load_params(*keys: str, folder: Path = Path()) -> Settings:
     those settings that were asked for.  Lists of tasks hold those of `tasks` that are meant: all for null.
     Raises ParamsError with every problem of the main pipeline's settings and of the pipelines that the keys belong to.
     """
-    # classes of localizers are checked only where torch is imported anyway
-    localizers = any(key.startswith(("localizer", "runtime.device")) for key in keys)
+    # classes of localizers, which are loaded by their names, are checked only for a stage that depends on them
+    localizers = any(key.startswith("localizer") for key in keys)
     values, _ = checked(read_files(pipelines_of(keys), folder), localizers)
     chosen = _chosen(values, keys)
     READ.append((folder, keys, chosen))
