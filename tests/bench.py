@@ -100,8 +100,11 @@ def movement(base: nn.Module, tuned: nn.Module) -> list[np.ndarray]:
     def by_hand() -> None:
         torch.cat([(after - before).abs().reshape(-1) for before, after in pairs]).topk(k)
 
-    ours = partial(sg.localize, base, tuned, sparsity=SPARSITY, parameters=in_region, progress=False)
-    return in_turns(ours, read) + in_turns(ours, papers, by_hand, rounds=2)
+    options = {"sparsity": SPARSITY, "parameters": in_region, "progress": False}
+    everywhere, ours = partial(sg.localize, base, tuned, **options), partial(sg.localize, base, copy.deepcopy(tuned), **options)
+    for name, weight in ours.args[1].named_parameters():
+        weight.data = weight.data if in_region(name) else base.get_parameter(name).data
+    return in_turns(ours, read) + in_turns(ours, papers, by_hand, rounds=2) + in_turns(everywhere, read)
 
 
 def learning(model: LabelModel, tuned: nn.Module, rows: int) -> list[np.ndarray]:
@@ -254,6 +257,7 @@ def finetuning(model: LabelModel, work: str) -> list[np.ndarray]:
 # what each function's ratios are, in order, and how large they may be
 LIMITS = {
     "movement / both models read once": 6.0, "movement / the paper's code": 0.2, "movement / cat and topk": 0.5,
+    "movement where others moved, too / both models read once": 12.0,
     "mask, each step rated / bare passes": 1.35, "mask, each step rated / the paper's train_graft": 0.9,
     "FISH scores / its code": 0.9, "sg.fisher / FISH's code": 1.15,
     "sg.merge, TIES / by tensor": 0.9, "sg.merge, arithmetic / by tensor": 1.5, "sg.merge, DARE / by tensor": 2.0,

@@ -104,23 +104,22 @@ def localize(
         pair.require_finite(region.shapes)
         raise
     about = {"heads": sorted(pair.heads)} if heads else {}
-    about |= _left_out(pair, region, parameters is None)
+    about |= _left_out(pair, region, parameters is not None)
     masks = [replace(mask, record={**about, **mask.record}) for mask in masks]
     return masks[0] if alone else dict(zip(sizes, masks, strict=True))
 
 
-def _left_out(pair: Pair, region: Region, told: bool) -> dict[str, Any]:
+def _left_out(pair: Pair, region: Region, chosen: bool) -> dict[str, Any]:
     """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
     inside = {*region.shapes} | pair.heads
     outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
-    squares = pair.squares if outside else {}
-    squares = {name: square if math.isfinite(square) else 0.0 for name, square in squares.items()}
-    if not (outside := [name for name in outside if name in squares]):
+    if not outside:
         return {}
-    share = sum(squares[name] for name in outside) / (sum(squares.values()) or 1)
-    most = max(outside, key=squares.__getitem__)
+    squares = {name: square for name, square in pair.squares.items() if math.isfinite(square)}
+    share = sum(squares.get(name, 0) for name in outside) / (sum(squares.values()) or 1)
+    most = max(outside, key=lambda name: squares.get(name, 0))
     LOGGER.log(
-        logging.WARNING if told and share >= TOLD else logging.INFO,
+        logging.WARNING if share >= TOLD and not chosen else logging.INFO,
         "%.2g %% of the squared movement is outside of the region, most of it in %s, and in no graft; parameters='all' takes it in",
         100 * share, most,
     )  # fmt: skip

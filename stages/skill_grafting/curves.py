@@ -69,12 +69,15 @@ def curve(
     return table.astype({"selected": "Int64", "score": float})
 
 
-def _warn_of_outside(scores: Mapping[str, float], left_out: Mapping[str, Any] | None) -> None:
-    """Say so if the graft of the whole region lacks much of what fine-tuning gained."""
+def _warn_of_outside(scores: Mapping[str, float], left_out: object) -> None:
+    """Say so if the graft of the whole region lacks much of what fine-tuning gained, and what moved there, if the masks say it."""
     lacks, gained = scores[FINETUNED] - scores[WHOLE_REGION], scores[FINETUNED] - scores[PRETRAINED]
     if lacks > MUCH * gained > 0:
+        known = isinstance(left_out, dict) and isinstance(left_out.get("share"), float)
         moved = (
-            "{share:.0%} of the squared movement is there, most in {most}; ".format_map(left_out) if left_out else ""
+            f"{left_out['share']:.0%} of the squared movement is there, most in {left_out.get('most')}; "
+            if known
+            else ""
         )
         LOGGER.warning(
             "the whole region scores %.4g and the fine-tuned model %.4g, so that something outside of it matters: "

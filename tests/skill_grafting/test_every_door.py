@@ -9,6 +9,8 @@ import os
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import pytest
 import torch
 import transformers as t
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import skill_grafting as sg
+from skill_grafting.grafting.apply import take_at
 from skill_grafting.grafting.region import named_weights
 from skill_grafting.support.errors import GraftError
 from tests.graft_project import graft
@@ -225,3 +229,194 @@ def test_every_door_gives_the_same_right_answer_for_many_pairs(tmp_path):
         shutil.rmtree(folder)
     print(found)
     assert found["right"] > 0.8 * PAIRS
+
+
+# --- Live models: what every door takes along, checks and refuses ----------------------------------------------------------
+
+
+def two(make: Callable[[], nn.Module] = lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4)), seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """A base and a tuned model, all of which moved."""
+    torch.manual_seed(seed)
+    base, tuned = make().eval(), make().eval()
+    tuned.load_state_dict(base.state_dict())
+    for weight in tuned.parameters():
+        weight.data += 0.1 * torch.randn(weight.shape).to(weight)
+    return base, tuned
+
+
+def entered(context: AbstractContextManager) -> None:
+    with context:
+        pass
+
+
+# (base, tuned, mask) -> a change of the base
+DOORS: dict[str, Callable[[nn.Module, nn.Module, sg.GraftMask], object]] = {
+    "graft": sg.graft,
+    "grafted": lambda base, tuned, mask: entered(sg.grafted(base, tuned, mask)),
+    "apply": lambda base, tuned, mask: patch_of(mask, tuned).apply(base),
+    "on": lambda base, tuned, mask: entered(patch_of(mask, tuned).on(base)),
+    "put_on": lambda base, tuned, mask: patch_of(mask, tuned).put_on(base),
+    "optimizer": lambda base, _, mask: sg.masked_optimizer(base, mask, torch.optim.SGD),
+}
+
+
+def patch_of(mask: sg.GraftMask, tuned: nn.Module) -> sg.Patch:
+    """The patch of the plain pair, which the models of BASES were made of."""
+    return sg.Patch.of(two()[0], two()[1], mask)
+
+
+def shared(model: nn.Module) -> nn.Module:
+    """The same numbers, of which a buffer is a view."""
+    model.register_buffer("seen", model[0].bias.detach(), persistent=False)
+    return model
+
+
+def expanded(model: nn.Module) -> nn.Module:
+    model[1].bias.data = model[1].bias.data[:1].expand(4)
+    return model
+
+
+def packed(model: nn.Module) -> nn.Module:
+    model[0].weight = nn.Parameter(TwoTensor(model[0].weight.detach(), model[0].weight.detach()))
+    return model
+
+
+def of_kind(model: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    model[0].weight = nn.Parameter(change(model[0].weight.detach()))
+    return model
+
+
+# what nobody can write to, and a word of why
+BASES: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
+    "a view": (shared, "0.bias and seen share memory|seen and 0.bias share memory"),
+    "packed": (packed, "0.weight is a TwoTensor, sharded or packed"),
+    "sparse": (lambda model: of_kind(model, Tensor.to_sparse), r"0.weight is sparse \(torch.sparse_coo\)"),
+    "complex32": (lambda model: of_kind(model, lambda values: values.to(torch.complex32)), "0.weight is torch.complex32"),
+    "on meta": (lambda model: model.to("meta"), r"0.weight has no values in memory \(it is on meta\): load the model whole"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("what", BASES)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_can_t_be_written_to_is_refused_at_every_door(what, door):
+    change, words = BASES[what]
+    base, tuned = two()
+    mask = sg.localize(base, tuned, sparsity=0.9, parameters="all")
+    before = {name: values.clone() for name, values in base.state_dict().items()}
+    DOORS[door](copy.deepcopy(base), tuned, mask)  # control
+    with pytest.raises(GraftError, match=words) as caught:
+        DOORS[door](change(base), tuned, mask)
+    assert "\n" not in str(caught.value) and (what != "a view" or same(before, {name: base.state_dict()[name] for name in before}))
+
+
+def test_entries_of_one_number_are_refused_in_place_and_in_copies():
+    base, tuned = map(expanded, two())
+    for act in (sg.graft, lambda *models: entered(sg.grafted(*models)), lambda *models: sg.Patch.of(*models).apply(base)):
+        with pytest.raises(GraftError, match="entries of 1.bias share memory"):
+            act(base, tuned, sg.localize(base, tuned, sparsity=1.0, parameters="1.bias"))
+
+
+def test_values_are_those_that_are_there_within_one_autocast_and_after_loading():
+    base, tuned = two()
+    inputs, mask = torch.ones(2, 8), sg.localize(base, tuned, sparsity=0.5, parameters="all")
+    patch, graft_of_it = sg.Patch.of(base, tuned, mask), sg.graft(base, tuned, mask)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            with torch.autocast("cpu", torch.bfloat16):
+                wanted = graft_of_it(inputs)
+            with torch.autocast("cpu", torch.bfloat16):
+                plain = base(inputs)
+                for context in (patch.on, lambda model: sg.grafted(model, tuned, mask)):
+                    with context(base):
+                        assert torch.equal(base(inputs), wanted)
+                    assert torch.equal(base(inputs), plain) and not torch.equal(plain, wanted), "and a control"
+    wanted = graft_of_it(inputs)
+    base.load_state_dict({name: values.clone() for name, values in base.state_dict().items()}, assign=True)
+    with patch.on(base):
+        assert torch.equal(base(inputs), wanted)
+    base.load_state_dict(tuned.state_dict(), assign=True)
+    with pytest.raises(GraftError, match="it was made for another state; 4 of its 4 tensors differ"), patch.on(base):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+def test_constants_of_a_compiled_model_are_refused(monkeypatch):
+    import torch._inductor.config as inductor
+
+    base, tuned = two()
+    mask = sg.localize(base, tuned, sparsity=0.5, parameters="all")
+    compiled, patch = torch.compile(base), sg.Patch.of(base, tuned, mask)
+    entered(patch.on(compiled))
+    monkeypatch.setattr(inductor, "freezing", True)
+    for context in (patch.on(compiled), sg.grafted(compiled, tuned, mask)):
+        with pytest.raises(GraftError, match="compiled with freezing, which keeps its weights as constants"):
+            entered(context)
+    entered(patch.on(base))
+
+
+def test_nested_swaps_say_what_is_on_and_the_inner_one_counts():
+    base, tuned = two()
+    masks = [sg.localize(base, tuned, sparsity=size, parameters="all") for size in (0.5, 0.1)]
+    patch, inner, before = sg.Patch.of(base, tuned, masks[0]), two(seed=3)[1], numbers(base)
+    with patch.on(base), sg.grafted(base, inner, masks[1]):
+        on = sg.active(base)
+        assert on[0] is patch and on[1] is masks[1] and len(on) == 2
+        taken = [{name: take_at(values, masks[1].indices[name]) for name, values in numbers(model).items() if name in masks[1].indices} for model in (base, inner)]
+        assert same(*taken)
+    assert sg.active(base) == [] and same(numbers(base), before)
+
+
+def llama(tied: bool) -> t.PreTrainedModel:
+    return t.LlamaForCausalLM(small_config("llama", num_hidden_layers=1, vocab_size=99, tie_word_embeddings=tied))
+
+
+def untie(model: t.PreTrainedModel) -> t.PreTrainedModel:
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def test_ties_of_one_model_alone_are_taken_where_they_are_equal():
+    base, tuned = two(lambda: llama(tied=True))
+    sides = {"the tuned model's": (base, untie(copy.deepcopy(tuned))), "the base's": (untie(copy.deepcopy(base)), tuned)}
+    for one, other in sides.values():
+        mask = sg.localize(one, other, sparsity=1.0, parameters="all")
+        for model in (sg.graft(one, other, mask), sg.Patch.of(one, other, mask).apply(one)):
+            with torch.no_grad():
+                assert torch.equal(model(IDS).logits, other(IDS).logits)
+    other = untie(copy.deepcopy(tuned))
+    other.lm_head.weight.data += 1
+    with pytest.raises(GraftError, match="lm_head.weight and model.embed_tokens.weight are one parameter in the base and two in the tuned model: base.config.tie"):
+        sg.localize(base, other, sparsity=0.5)
+    assert sg.localize(untie(base), other, sparsity=0.5), "as it says"
+
+
+def test_vocabularies_of_two_sizes_are_refused_with_what_makes_them_one():
+    base, tuned = two(lambda: llama(tied=True))
+    tuned.resize_token_embeddings(104, mean_resizing=False)
+    with pytest.raises(GraftError, match=r"model.embed_tokens.weight is .*; base.resize_token_embeddings\(104\) gives both as many tokens"):
+        sg.localize(base, tuned, sparsity=0.5)
+    base.resize_token_embeddings(104, mean_resizing=False)
+    assert sg.localize(base, tuned, sparsity=0.5), "as it says"
+
+
+def test_a_head_of_another_size_travels_whole_and_is_in_no_mask():
+    base, tuned = (t.BertForSequenceClassification(small_config("bert", num_hidden_layers=1, num_labels=labels)) for labels in (2, 5))
+    mask = sg.localize(base, tuned, sparsity=0.5, parameters="all")
+    assert not any(name.startswith("classifier") for name in mask.region.shapes)
+    refused = r"classifier.weight is \[2, 32\] in the base and \[5, 32\] in the tuned model: it travels whole"
+    region = sg.Region({"classifier.weight": (2, 32)})
+    for act in (lambda: sg.localize(base, tuned, sparsity=0.5, parameters="classifier"), lambda: sg.graft(base, tuned, sg.GraftMask.full(region)), lambda: sg.Patch.of(base, tuned, sg.GraftMask.full(region))):
+        with pytest.raises(GraftError, match=refused):
+            act()
+
+
+def test_all_means_all_whatever_moved_and_masks_of_two_fine_tunings_are_compared():
+    base, (_, tuned) = two()[0], two()
+    first, second = copy.deepcopy(base), copy.deepcopy(base)
+    first[0].load_state_dict(tuned[0].state_dict()), second[1].load_state_dict(tuned[1].state_dict())
+    masks = [sg.localize(base, model, sparsity=0.3, parameters="all") for model in (first, second, tuned)]
+    assert len({len(mask) for mask in masks}) == 1 and masks[0].region == masks[1].region
+    own = [sg.localize(base, model, sparsity=0.3) for model in (first, second)]
+    assert own[0].overlap(own[1]) == 0 and len(own[0] | own[1]) == len(own[0]) + len(own[1]) and own[0].region != own[1].region

@@ -3,6 +3,7 @@
 import copy
 import math
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from skill_grafting.checkpoints.files import Checkpoint
 from skill_grafting.checkpoints.layouts import named_as
 from skill_grafting.checkpoints.pairs import StoredPair
 from skill_grafting.checkpoints.writing import copy_beside
+from skill_grafting.grafting import fingerprint as fingerprints
 from skill_grafting.grafting import select
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, outline
@@ -282,3 +284,25 @@ def test_a_tie_is_one_however_it_is_saved(tmp_path):
         set_config(tmp_path / "tuned", tie_word_embeddings=tie)
         with pytest.raises(sg.GraftError, match=words):
             sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+
+
+def test_a_base_is_hashed_once_and_beside_the_search_for_its_mask(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    base = hf.BertForSequenceClassification(hf.BertConfig(**TEXT, num_labels=2))
+    base.save_pretrained(tmp_path / "base")
+    for weight in base.parameters():
+        weight.data += 0.01
+    base.save_pretrained(tmp_path / "tuned")
+    made, threads = fingerprints._fingerprint, []
+
+    def watched(*of: object) -> str:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return made(*of)
+
+    monkeypatch.setattr(fingerprints, "_fingerprint", watched)
+    graft("localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--to", tmp_path / "patch", "--sparsity", 0.1)
+    assert threads == [False]
+    pair = sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+    mask = sg.localize(pair, sparsity=0.1)
+    assert sg.Patch.of(pair, mask=mask).use.fingerprint == sg.Patch.from_pretrained(tmp_path / "patch").use.fingerprint
+    assert threads == [False, True], "control"

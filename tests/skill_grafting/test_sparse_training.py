@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.testing._internal.two_tensor import TwoTensor
 
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, named_weights
@@ -413,17 +412,6 @@ def test_trainer_trains_a_mask_alone(make_cell, tmp_path):
     assert found and all(set(at.tolist()) <= set(mask.indices[name].tolist()) for name, at in found.items())
 
 
-def twins(model: nn.Module) -> nn.Module:
-    model.register_buffer("twin", model["body"].weight.detach())
-    return model
-
-
-def packed(model: nn.Module) -> nn.Module:
-    values = model["body"].weight.detach()
-    model["body"].weight = nn.Parameter(TwoTensor(values, values.clone()))
-    return model
-
-
 def reloaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     model.load_state_dict({name: values.clone() for name, values in model.state_dict().items()}, assign=True)
     return optimizer
@@ -436,9 +424,6 @@ BAD = {
     "frozen": (lambda m, mask: masked_optimizer(m.requires_grad_(False), mask, torch.optim.SGD), "body.weight, which is frozen: requires_grad_|words.weight, which is frozen"),
     "options": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, rate=1), "make: no optimizer of these options: TypeError: .*'rate'"),
     "a rate": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD, lr=-1), "make: no optimizer of these options: ValueError: Invalid learning rate"),
-    "on meta": (lambda m, mask: masked_optimizer(copy.deepcopy(m).to("meta"), mask, torch.optim.SGD), "has no values in memory .it is on meta.: load the model whole"),
-    "shared memory": (lambda m, mask: masked_optimizer(twins(m), mask, torch.optim.SGD), "body.weight and twin share memory, so that they can't be grafted apart"),
-    "packed": (lambda m, mask: masked_optimizer(packed(m), mask, torch.optim.SGD), "body.weight is a TwoTensor, sharded or packed by what made it"),
     "replaced": (lambda m, mask: reloaded(m, masked_optimizer(m, mask, torch.optim.SGD)).step(), "words.weight was replaced since the optimizer was made|body.* was replaced"),
     "a copy of it": (lambda m, mask: copy.deepcopy(masked_optimizer(m, mask, torch.optim.SGD)), "an optimizer of a mask can't be copied: make one of the copied"),
     "more groups": (lambda m, mask: masked_optimizer(m, mask, torch.optim.SGD).add_param_group({"params": []}), "add_param_group: SGD moves what the mask selects alone"),

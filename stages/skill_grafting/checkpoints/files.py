@@ -6,7 +6,7 @@ Files are mapped, so that what is read of them is no memory of this process that
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,12 +122,13 @@ class Span:
 class Named(Mapping):
     """A checkpoint's tensors under the names of the class that it is loaded as, read when they are asked for.
 
-    spans: what of the files lies end to end in each; shapes: theirs.
+    spans: what of the files lies end to end in each; shapes: theirs; fingerprints: those of some of its names that were made.
     """
 
     checkpoint: Checkpoint
     spans: dict[str, tuple[Span, ...]]
     shapes: dict[str, tuple[int, ...]]
+    fingerprints: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, names: Iterable[str], prefix: str) -> "Named":

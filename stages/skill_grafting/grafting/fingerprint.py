@@ -6,6 +6,7 @@ is made each time.
 """
 
 import hashlib
+from threading import Lock
 
 import torch
 import xxhash
@@ -17,10 +18,23 @@ from .select import pieces_of
 # the faster hash of a model's bytes -> its fingerprint; and of the models of a fingerprint the latest one's hashes by tensor
 KNOWN: dict[bytes, str] = {}
 TENSORS: dict[str, dict[str, bytes]] = {}
+LOCK = Lock()
 
 
 def fingerprint(region: Region, tensors: Tensors) -> str:
-    """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
+    """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models.
+
+    Of files it is made once, and may be made ahead in another thread: who asks meanwhile waits for it.
+    """
+    if (made := getattr(tensors, "fingerprints", None)) is None:
+        return _fingerprint(region, tensors)
+    with LOCK:
+        key = tuple(region.shapes)
+        made[key] = made.get(key) or _fingerprint(region, tensors)
+        return made[key]
+
+
+def _fingerprint(region: Region, tensors: Tensors) -> str:
     exact = None if KNOWN else hashlib.sha256()  # of the first model one reading will do
     hashes = _hashes(region, tensors, exact)
     known_by = xxhash.xxh3_128(b"".join(hashes.values())).digest()

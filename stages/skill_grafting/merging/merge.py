@@ -233,22 +233,35 @@ def _joint(first: torch.dtype, second: torch.dtype) -> torch.dtype:
 def _mean(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     if is_whole(values):
         return _shifted(pretrained, _total(difference(pretrained, values, wide=True)) / selected.sum(0))
-    return _total(widest(values) * selected) / selected.sum(0)
+    return _total(values if selected.shape[1] == 1 else values * selected) / selected.sum(0)
 
 
 def _sum(values: Tensor, _selected: Tensor, pretrained: Tensor) -> Tensor:
     # a graft that doesn't select a parameter has the pretrained value there, so it adds nothing
-    return _shifted(pretrained, _total(difference(pretrained, values, wide=True)), wide=True)
+    if is_whole(values) or values.is_complex():
+        return _shifted(pretrained, _total(difference(pretrained, values, wide=True)), wide=True)
+    first, *others = (
+        difference(pretrained, row, wide=True) for row in _sorted(values)
+    )  # in the order of the differences
+    return _shifted(pretrained, reduce(torch.Tensor.add_, others, first), wide=True)
 
 
 def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
-    numbers = torch.arange(1, len(values) + 1).reshape(-1, 1)
-    return _of_row(values, (selected * numbers).argmax(0).expand(values.shape[1]))
+    rows = zip(values[1:], selected[1:], strict=True)
+    return reduce(lambda chosen, row: torch.where(row[1], row[0], chosen), rows, values[0])
 
 
 def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     moved = difference(pretrained, values, wide=True).abs()
-    return _of_row(values, moved.masked_fill(~selected, -1).argmax(0))  # argmax gives the first of equals
+    if selected.shape[1] > 1:
+        moved.masked_fill_(~selected, -1)
+    if not is_plain(moved):  # which is refused later
+        return _of_row(values, moved.argmax(0))
+    chosen, most = values[0], moved[0]
+    for own, distance_of_it in zip(values[1:], moved[1:], strict=True):
+        chosen = torch.where(distance_of_it > most, own, chosen)  # of equals the first
+        most = torch.maximum(most, distance_of_it)
+    return chosen
 
 
 # (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union; `selected` has one
@@ -268,12 +281,18 @@ def _total(numbers: Tensor) -> Tensor:
     """
     if numbers.is_complex():
         return torch.view_as_complex(_total(torch.view_as_real(numbers)))
-    rows = [*numbers]
+    first, *others = _sorted(numbers)
+    return reduce(torch.Tensor.add_, others, widest(first) + 0)
+
+
+def _sorted(numbers: Tensor) -> list[Tensor]:
+    """Rows of which each column rises, in types of four bytes or more."""
+    rows = [*(numbers.float() if numbers.itemsize < 4 else numbers)]
     for stop in range(len(rows) - 1, 0, -1):
         for place in range(stop):
             low, high = rows[place : place + 2]
             rows[place : place + 2] = torch.minimum(low, high), torch.maximum(low, high)
-    return reduce(torch.Tensor.add_, rows[1:], rows[0] + 0)
+    return rows
 
 
 def _of_row(values: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import time
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from .. import api
 from ..checkpoints.comparing import listed
 from ..checkpoints.pairs import StoredPair, read_pair
 from ..grafting.apply import taken
+from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..localizers.movement import squared_distance
@@ -19,6 +21,7 @@ from ..support.formatting import percent, small_percent
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
 from .patch import Patch
+from .patch_file import whole_region
 
 
 def localize(**options: Any) -> str:
@@ -30,10 +33,14 @@ def localize(**options: Any) -> str:
     title, sizes = request.title or Path(request.finetuned).resolve().name, sorted({*request.sparsity})
     pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
-    squares = pair.squares
-    pair.require_finite(name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan)))
-    known = region.shapes.__contains__
-    masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
+    with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
+        beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
+        squares = pair.squares
+        pair.require_finite(
+            name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan))
+        )
+        known = region.shapes.__contains__
+        masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in masks.items():
         folder = target if len(sizes) == 1 else target / f"{size:g}"

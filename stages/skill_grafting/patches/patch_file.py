@@ -5,7 +5,7 @@ mask was found.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -127,6 +127,14 @@ class PatchContent:
         return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
 
 
+def whole_region(
+    before: Tensors, weights: Iterable[str], region: Mapping[str, tuple[int, ...]], head: Container[str]
+) -> Region:
+    """What a fingerprint is of: all parameters of the base but what travels whole, those of the region last."""
+    outside = [name for name in weights if name not in region and name not in head]
+    return Region({name: tuple(outline(before, name).shape) for name in outside} | dict(region))
+
+
 def describe(
     stored: StoredMask, before: Tensors, weights: Sequence[str], about: dict[str, Any], config: Mapping[str, Any]
 ) -> PatchMetadata:
@@ -140,16 +148,14 @@ def describe(
     except ValueError as error:  # which a reader of the file would refuse
         raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
     region, labels = stored.mask.region.shapes, about["labels"]
-    outside = {
-        name: [*outline(before, name).shape] for name in weights if name not in region and name not in stored.head
-    }
-    known = {name: tuple(shape) for name, shape in outside.items()} | region
+    known = whole_region(before, weights, region, stored.head)
+    outside = {name: [*shape] for name, shape in known.shapes.items() if name not in region}
     facts = {
         "model_class": about.get("model_class"),
         "base": about["name"],
         "source": about["source"],
         "revision": about["revision"],
-        "fingerprint": fingerprint(Region(known), before),
+        "fingerprint": fingerprint(known, before),
         "makes": about.get("makes"),
         "outside": outside,
         "head": {name: [*part.shape] for name, part in sorted(stored.head.items())},
