@@ -53,8 +53,8 @@ KINDS: dict[str, tuple[type, dict, bool]] = {
 }
 TYPES = [(WIDE, WIDE, WIDE)] * 6 + [(WIDE, BF16, BF16), (WIDE, F16, F16), (WIDE, BF16, WIDE), (BF16, BF16, BF16), (F16, F16, F16), (BF16, WIDE, WIDE)]
 TIES = ["as it is", "as it is", "head's name", "two equal", "two of its own"]
-# what no door takes, or folders alone refuse
-REFUSED = {"two of its own": "lm_head.weight", "two equal": "lm_head.weight"}
+# what no door takes
+REFUSED = {"two of its own": "lm_head.weight"}
 REGIONS = [None, None, "all", "layers", "layers", "embeddings"]
 
 
