@@ -27,7 +27,7 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
 # settings of a part that change nothing in eval mode, or that running it changes
 HARMLESS = re.compile(
-    "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing|tied_weights"
+    "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing|tied_weights|vocab_size"
 )
 SETTINGS = (bool, int, float, str, type(None))
 
