@@ -218,7 +218,7 @@ print("knocks", knocks.count(9), file=sys.stderr)
 
 def load_sst2(cache: Path) -> tuple[str, int]:
     """The task sst2 as a new process makes it, which has no network, and how often it has asked for the hub."""
-    kept = [name for name in os.environ if not name.startswith("HF_") and "proxy" not in name.lower()]
+    kept = [name for name in os.environ if not name.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in name.lower()]
     environment = {name: os.environ[name] for name in kept}
     environment |= {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(cache), "PYTHONPATH": f"{os.getcwd()}:{os.getcwd()}/stages"}
     done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, check=True)
