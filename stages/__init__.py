@@ -16,5 +16,5 @@ def code_digests() -> dict[str, str]:
     return {str(path): sha256(path.read_bytes()).hexdigest() for path in code}
 
 
-# before anything else of the project is imported, so that an edit after that is found (workflow/core/stage.py)
+# before anything else of the project is imported, so that an edit after that is found (workflow/stage/decorator.py)
 AT_START = code_digests()

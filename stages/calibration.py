@@ -4,9 +4,9 @@ from skill_grafting.support.io import read_json, write_json
 from stages.text.scores.scores import calibration_scores
 from stages.text.scores.temperature import frontier
 from stages.workflow.cells.scoring import read_cell
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

@@ -14,9 +14,9 @@ from stages.text.scores.variants import FINETUNED, WISE_FT
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import cell_sets
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 def predict_controls(task: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -20,9 +20,9 @@ from stages.text.scores.variants import GRAFTED, MOVEMENT_GRAFTED, WISE_GRAFT
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import cell_sets, read_cell
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 def predict_grafts(task: str, seed: int, params: Settings, machine: Runtime) -> Evaluation:

@@ -27,9 +27,9 @@ from stages.text.sources.tables import (
 )
 from stages.text.tasks.settings import DataParams, OodParams
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 # file of the texts that test sets of others share with the training data of a task
 Shared = dict[str, dict[str, dict[str, int]]]

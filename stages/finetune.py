@@ -8,9 +8,9 @@ from stages.text.tasks.runtime import Runtime
 from stages.text.training.finetuning import finetune
 from stages.text.training.taking_over import take_over
 from stages.workflow.cells.training import open_training
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

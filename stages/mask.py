@@ -3,9 +3,9 @@
 from skill_grafting.grafting.mask_files import StoredMask, write_mask
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

@@ -6,9 +6,9 @@ from pathlib import Path
 from skill_grafting.support.writing import replacing
 from stages.text.models.importing import import_model
 from stages.text.sources.model_folders import obtain
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

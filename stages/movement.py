@@ -8,9 +8,9 @@ from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.fields import HEAD
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

@@ -4,9 +4,9 @@ from skill_grafting.support.io import read_rows, write_rows
 from skill_grafting.support.writing import replacing
 from stages.text.rows.sampling import draw_sample
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 
 @stage

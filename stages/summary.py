@@ -28,9 +28,6 @@ from stages.text.scores.variants import (
 )
 from stages.workflow.cells.scoring import read_cell
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.sections import Settings
-from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Records,
     Row,
@@ -49,6 +46,9 @@ from stages.workflow.records import (
 )
 from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
+from stages.workflow.stage.sections import Settings
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]

@@ -25,7 +25,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.training.finetuning import TrainingCell, finetune
 from stages.workflow.cells.cells import GraftCell
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.pico import PAIRS, TOY, finetune_settings, graft_settings, model_settings, pair_rows, runtime, toy_rows
 
 SEED, TASKS = 0, {"toy": TOY, "pairs": PAIRS}

@@ -18,7 +18,7 @@ from dvc.utils.hydra import apply_overrides
 from ruamel.yaml import YAML
 
 from stages.commands import profile
-from stages.workflow.core.settings import owner_of, params_file
+from stages.workflow.stage.settings import owner_of, params_file
 from tests.settings_files import lay_out_settings
 
 ROOT = Path(__file__).parents[1]

@@ -30,7 +30,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import FinetuneParams, ModelParams
 from stages.text.tasks.tasks import TaskSpec
-from stages.workflow.core.sections import GraftParams
+from stages.workflow.stage.sections import GraftParams
 
 GOOD = ["good", "lovely", "bright", "funny", "warm", "clever"]
 BAD = ["bad", "awful", "dull", "boring", "cold", "stupid"]

@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 
 from skill_grafting.support.io import write_text
 from stages.commands import profile
-from stages.workflow.core import paths
-from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, sections_of
+from stages.workflow.stage import paths
+from stages.workflow.stage.settings import PIPELINES, load_all, owner_of, params_file, sections_of
 
 ROOT = Path(__file__).parents[1]
 # Anybody's settings may be committed, so tests start from these: of the main pipeline, and of what the profile `whole` leaves open.

@@ -15,9 +15,9 @@ from skill_grafting.support.errors import ParamsError
 from skill_grafting.support.io import read_json
 from stages.commands import profile
 from stages.workflow.change import change_settings
-from stages.workflow.core import paths
-from stages.workflow.core.settings import PIPELINES, flat, load_all, sections_of
 from stages.workflow.report.stats import estimate
+from stages.workflow.stage import paths
+from stages.workflow.stage.settings import PIPELINES, flat, load_all, sections_of
 from tests.committed import committed
 from tests.dvc_project import fenced
 from tests.settings_files import lay_out_settings
@@ -170,7 +170,7 @@ def is_there(path: str) -> bool:
 
 def test_every_path_that_is_named_exists_or_is_made():
     named = paths_named()
-    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/core/paths.py"} <= named
+    assert {"stages/skill_grafting/grafting/apply.py", "metrics/summary.md", "stages/workflow/stage/paths.py"} <= named
     assert [path for path in sorted(named) if not is_there(path)] == []
     assert not is_there("stages/skill_grafting/grafting/applied.py") and not is_there("plots/nothing.png")
 

@@ -15,7 +15,7 @@ from dvc.utils.hydra import apply_overrides
 
 from skill_grafting.support.errors import GraftError
 from stages.commands.profile import profile_settings
-from stages.workflow.core import paths, settings, stage
+from stages.workflow.stage import decorator, paths, settings
 from tests.dvc_project import (
     CELL_STAGES,
     RUNNER,
@@ -180,19 +180,19 @@ def test_an_edit_of_what_a_stage_has_read_is_an_error_and_any_other_is_none(proj
     lay_out_settings()
     monkeypatch.setenv("DVC_STAGE", "toy")  # which DVC sets
     monkeypatch.setattr(settings, "READ", [])
-    monkeypatch.delitem(stage.sys.modules, "stages.commands.profile")
-    monkeypatch.setattr(stage, "AT_START", before := stage.code_digests())
+    monkeypatch.delitem(decorator.sys.modules, "stages.commands.profile")
+    monkeypatch.setattr(decorator, "AT_START", before := decorator.code_digests())
 
     def work(edited: bool) -> None:
         settings.load_params("graft")
         if edited and "=" in what:
             apply_overrides("params.yaml", [what])
         elif edited:
-            monkeypatch.setattr(stage, "code_digests", lambda: before | {str(ROOT / what): "another"})
+            monkeypatch.setattr(decorator, "code_digests", lambda: before | {str(ROOT / what): "another"})
 
-    stage._run(work, "stages.toy", "toy", {"edited": False})  # the control
+    decorator._run(work, "stages.toy", "toy", {"edited": False})  # the control
     with pytest.raises(GraftError, match=f"^{place}: {SAID}$") if place else nullcontext():
-        stage._run(work, "stages.toy", "toy", {"edited": True})
+        decorator._run(work, "stages.toy", "toy", {"edited": True})
 
 
 # --- All pipelines ---------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from skill_grafting.localizers.registry import METHODS
 from stages.text.tasks.settings import RuntimeParams
 from stages.text.tasks.tasks import registry
-from stages.workflow.core import paths
-from stages.workflow.core.settings import RUNTIME, owner_of, params_file
-from stages.workflow.core.stage import GIVEN
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import GIVEN
+from stages.workflow.stage.settings import RUNTIME, owner_of, params_file
 from tests.imports import ROOT, closure, module_file
 
 MAIN = "main"
@@ -160,7 +160,7 @@ def test_a_stage_declares_the_lists_that_its_tasks_are_chosen_from(name):
 
 
 def settings_module(name: str) -> str:
-    return "stages.workflow.core.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
+    return "stages.workflow.stage.sections" if PIPELINE_OF[name] == MAIN else f"stages.{PIPELINE_OF[name]}.settings"
 
 
 def taken(name: str) -> list[str]:
@@ -215,7 +215,7 @@ def test_what_runs_stages_and_checks_settings_loads_no_heavy_library():
         return {*subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split()} & heavy
 
     # each fork of a stage imports the runner anew
-    assert loaded("stages.commands.profile", "stages.workflow.core.settings", "stages.workflow.run") == set()
+    assert loaded("stages.commands.profile", "stages.workflow.stage.settings", "stages.workflow.run") == set()
     assert not loaded("stages.workflow.plan", "stages.workflow.repro") & {"torch", "transformers"}
     assert loaded("stages, stages.text.scores.predictions") >= {"numpy"}, "control"
 

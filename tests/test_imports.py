@@ -10,7 +10,7 @@ import networkx
 import pytest
 
 import skill_grafting
-from stages.workflow.core.settings import PIPELINES, flat, load_all
+from stages.workflow.stage.settings import PIPELINES, flat, load_all
 from tests import imports
 from tests.imports import ROOT
 

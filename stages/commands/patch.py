@@ -26,7 +26,7 @@ from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import TaskSpec
 from stages.text.tasks.yaml12 import load_yaml
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 # masks/<stage>/... are scored in metrics/<stage>/...; the learned ones of the main pipeline by two stages of other names
 SCORED_BY = {"learned": ("evaluate", "calibration")}

@@ -28,7 +28,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
 from stages.text.tasks.runtime import best_runtime
 from stages.text.tasks.tasks import TaskSpec
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

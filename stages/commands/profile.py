@@ -18,9 +18,9 @@ from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError, did_you_mean
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
-from stages.workflow.core import paths
-from stages.workflow.core.sections import LocalizerParams
-from stages.workflow.core.settings import PIPELINES, load_all, owner_of, params_file, read_files, sections_of
+from stages.workflow.stage import paths
+from stages.workflow.stage.sections import LocalizerParams
+from stages.workflow.stage.settings import PIPELINES, load_all, owner_of, params_file, read_files, sections_of
 
 # text that the grammar of -S takes for a number, a truth value or nothing, unless it stands in quotes
 NOT_TEXT = re.compile(r"[-+.]?\d.*|[-+]?(nan|inf)|null|true|false", re.IGNORECASE)

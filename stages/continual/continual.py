@@ -6,10 +6,10 @@ import pandas as pd
 
 from stages.continual.settings import Settings
 from stages.text.scores.variants import FINETUNED, PRETRAINED
-from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, exact, grid, run_frame
 from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
+from stages.workflow.stage.decorator import stage
 
 NAIVE, GRAFTING = "naive", "grafting"
 WALK = ["method", "order", "seed"]

@@ -64,7 +64,7 @@ from stages.text.training.finetuning import plan_for, steps_for, trained_names
 from stages.text.training.trainer import Batches, Hooks, Part, TrainPlan, train
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, chosen_point, stored_bytes
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 
 @dataclass

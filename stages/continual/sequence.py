@@ -14,8 +14,8 @@ from stages.text.scores.scores import Row, agreement, score_rows
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import write_record
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 # Logits are stored by the name of the task that was learned last.
 AFTER = "after_"

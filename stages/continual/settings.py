@@ -7,8 +7,8 @@ from pydantic import Field
 
 from skill_grafting.support.fields import Count, Positive, Section
 from stages.text.tasks.fields import Name, Tasks, Values
-from stages.workflow.core import sections
-from stages.workflow.core.rules import Choice, is_on, not_among
+from stages.workflow.stage import sections
+from stages.workflow.stage.rules import Choice, is_on, not_among
 
 
 class SequenceParams(Section):

@@ -54,8 +54,8 @@ from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import bytes_of, open_shared, stored_bytes
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def combine(method: str, group: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -9,7 +9,6 @@ import pandas as pd
 from skill_grafting.support.formatting import display_name, small_percent
 from stages.merge.settings import MERGED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
-from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Cell,
     Records,
@@ -24,6 +23,7 @@ from stages.workflow.records import (
 )
 from stages.workflow.report.formats import counts
 from stages.workflow.report.publish import publish
+from stages.workflow.stage.decorator import stage
 
 STITCHED = "stitch_mean"
 SINGLES = {

@@ -13,8 +13,8 @@ from skill_grafting.support.errors import did_you_mean
 from skill_grafting.support.fields import Count, Section, Weight
 from stages.text.scores.variants import FINETUNED, GRAFTED
 from stages.text.tasks.fields import Name, Share, Tasks, Values
-from stages.workflow.core import sections
-from stages.workflow.core.rules import Choice, is_on, unknown_localizers
+from stages.workflow.stage import sections
+from stages.workflow.stage.rules import Choice, is_on, unknown_localizers
 
 # these stitch grafts by a rule, stitch_RULE
 STITCHES = ("stitch_mean", "stitch_sum", "stitch_sequence", "stitch_largest")

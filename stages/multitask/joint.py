@@ -28,8 +28,8 @@ from stages.text.training.finetuning import grid_of, plan_for, settings_of, step
 from stages.text.training.grid import Point, Trained, search
 from stages.text.training.trainer import Batches, Hooks, Training, TrainPlan, train
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 Examples = dict[str, list[Example]]
 

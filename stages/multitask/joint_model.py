@@ -26,7 +26,7 @@ from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import ModelParams
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 HEADS = "heads.safetensors"
 

@@ -9,8 +9,8 @@ from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def measure_baselines(paradigm: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -16,10 +16,10 @@ from stages.text.scores.gain import gained, relative_gain
 from stages.text.scores.overlap import share_inside
 from stages.text.scores.predictions import first_rows, read_predictions
 from stages.text.scores.variants import FINETUNED, PRETRAINED
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, left_out, require_files, run_frame
 from stages.workflow.report.publish import publish
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 MATRIX = ["paradigm", "localizer", "sparsity"]

@@ -8,8 +8,8 @@ from pydantic import Field
 from skill_grafting.support.fields import Count, Positive, Section
 from stages.text.tasks.fields import Name, Share, Tasks, Values
 from stages.text.tasks.settings import AdamWParams
-from stages.workflow.core import sections
-from stages.workflow.core.rules import Choice, is_on, unknown_localizers
+from stages.workflow.stage import sections
+from stages.workflow.stage.rules import Choice, is_on, unknown_localizers
 
 
 class MultitaskParams(Section):

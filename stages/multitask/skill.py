@@ -8,8 +8,8 @@ from stages.multitask.joint_model import JointCell, open_joint
 from stages.multitask.settings import Settings
 from stages.text.models.objective import draws
 from stages.text.tasks.runtime import Runtime
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def find_task_masks(paradigm: str, name: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -22,8 +22,8 @@ from stages.multitask.settings import Settings
 from stages.text.models.objective import draws
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.scoring import variant_rows, write_record
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 SINGLE, UNION, PURIFIED = "single", "union", "purified"
 

@@ -14,8 +14,8 @@ from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import train_set, write_record
 from stages.workflow.cells.stored import read_task, read_test_sets
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 PRUNED = "pruned"
 

@@ -14,7 +14,7 @@ from stages.text.training.finetuning import finetune, settings_of
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import study_sets, write_record
 from stages.workflow.cells.training import open_training
-from stages.workflow.core.stage import stage
+from stages.workflow.stage.decorator import stage
 
 STANDARD = "standard"
 

@@ -30,8 +30,8 @@ from stages.text.training.grid import Point, Trained, search
 from stages.text.training.trainer import Hooks, TrainPlan, batches_of, train
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
 from stages.workflow.cells.training import chosen_point, open_training
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

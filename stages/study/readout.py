@@ -17,8 +17,8 @@ from stages.text.training.finetuning import Finetuned, finetune
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
 from stages.workflow.cells.training import chosen_point, open_training
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def read(axes: tuple[str, str, str], task: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -17,7 +17,6 @@ from stages.text.scores.gain import ROUNDING, gained
 from stages.text.scores.overlap import overlap, share_inside
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED, WISE_FT, WISE_GRAFT
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core.stage import stage
 from stages.workflow.records import (
     Cell,
     Records,
@@ -38,6 +37,7 @@ from stages.workflow.records import (
 )
 from stages.workflow.report.publish import publish
 from stages.workflow.report.spec import Frames
+from stages.workflow.stage.decorator import stage
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
 AXES: dict[str, tuple[str, ...]] = {

@@ -10,8 +10,8 @@ from stages.text.scores.variants import GRAFTED
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def sweep(name: str, task: str, seed: int, params: Settings, machine: Runtime) -> Iterator[str]:

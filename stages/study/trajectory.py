@@ -30,8 +30,8 @@ from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import train_set, variant_rows, write_record
 from stages.workflow.cells.stored import read_test_sets
 from stages.workflow.cells.training import chosen_point, open_training
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 CHECKPOINT = "checkpoint"
 

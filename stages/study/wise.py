@@ -11,8 +11,8 @@ from stages.text.scores.variants import WISE_FT, WISE_GRAFT
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import study_sets, variant_rows, write_record
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def interpolate(task: str, seed: int, params: Settings, machine: Runtime) -> str:

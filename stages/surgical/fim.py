@@ -12,8 +12,8 @@ from stages.surgical.settings import Settings
 from stages.text.models.label_model import LabelModel
 from stages.text.tasks.runtime import Runtime, seeded_torch
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def score_layers(task: str, seed: int, params: Settings, machine: Runtime) -> str:

@@ -16,8 +16,8 @@ from stages.text.models.predicting import dev_score
 from stages.text.tasks.runtime import Runtime
 from stages.text.training.finetuning import train_again
 from stages.workflow.cells.training import open_training
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def watch_training(task: str, seed: int, params: Settings, machine: Runtime) -> str:

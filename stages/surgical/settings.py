@@ -9,8 +9,8 @@ from skill_grafting.support.fields import Count, Positive, Rate, Section
 from stages.surgical.selections import parse
 from stages.text.tasks.fields import Tasks, Values
 from stages.text.tasks.settings import FinetuneParams, WarmedUp
-from stages.workflow.core import sections
-from stages.workflow.core.rules import Choice, is_on, not_among
+from stages.workflow.stage import sections
+from stages.workflow.stage.rules import Choice, is_on, not_among
 
 Target = Literal["label_logit", "empirical", "expected"]
 

@@ -24,8 +24,8 @@ from stages.text.training.finetuning import Finetuned, TrainingCell, finetune, p
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_test_sets
 from stages.workflow.cells.training import open_training
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 
 def operate(selection: str, task: str, seed: int, params: Settings, machine: Runtime) -> str:

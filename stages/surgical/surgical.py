@@ -24,9 +24,9 @@ from stages.surgical.rankings import (  # fmt: skip
 from stages.surgical.selections import order, parse
 from stages.surgical.settings import Settings
 from stages.text.scores.gain import gained
-from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
+from stages.workflow.stage.decorator import stage
 
 FIM = [*CELL, "target", "examples", "used", "head", "aggregation", "layer", "score"]
 SURGERY = [

@@ -28,8 +28,8 @@ from stages.text.scores.predictions import Predictions, first_rows, read_predict
 from stages.text.scores.scores import majority_share
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import Runtime
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 SUM = "sum"
 SINGLE, ADDED, NEGATED = "single", "added", "negated"

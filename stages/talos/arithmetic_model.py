@@ -26,7 +26,7 @@ from stages.text.models.predicting import predict
 from stages.text.rows.sampling import spread
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.training import open_shared
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 FULL, LINEAR = "full", "linear"
 # (task, split) -> encoded rows

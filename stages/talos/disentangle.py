@@ -17,8 +17,8 @@ from stages.talos.arithmetic_model import ArithmeticModel, open_model
 from stages.talos.settings import Settings
 from stages.text.scores.scores import agreement
 from stages.text.tasks.runtime import Runtime
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 # (alpha of the first vector, of the second, data of task 0 or 1) -> logits (n, labels)
 Logits = Callable[[float, float, int], np.ndarray]

@@ -43,8 +43,8 @@ from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import write_record
 from stages.workflow.cells.stored import read_task
 from stages.workflow.cells.training import chosen_point
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 MATCHED, ATTENTION, GRAFT = "full_matched", "attention", "graft"
 FROM_MAIN_PIPELINE = (FULL, GRAFT)

@@ -28,8 +28,8 @@ from stages.text.scores.scores import majority_share
 from stages.text.scores.variants import PRETRAINED
 from stages.text.tasks.runtime import Runtime
 from stages.workflow.cells.training import open_shared
-from stages.workflow.core import paths
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import stage
 
 LEAST, MOST, RANDOM = "least", "most", "random"
 

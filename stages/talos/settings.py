@@ -7,8 +7,8 @@ from pydantic import Field
 
 from skill_grafting.support.fields import Count, Positive, Section, Weight
 from stages.text.tasks.fields import Name, Optimizer, Part, Rates, Schedule, Share, Tasks, Values, get_by_path
-from stages.workflow.core import sections
-from stages.workflow.core.rules import Choice, is_on, not_among, unknown_localizers
+from stages.workflow.stage import sections
+from stages.workflow.stage.rules import Choice, is_on, not_among, unknown_localizers
 
 # besides these, each localizer trains the parameters that it selects
 METHODS = ("full", "graft", "full_matched", "linear", "attention")

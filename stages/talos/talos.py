@@ -13,9 +13,9 @@ from stages.talos.settings import Settings
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.overlap import overlap
 from stages.text.scores.variants import PRETRAINED
-from stages.workflow.core.stage import stage
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, require_files, run_frame
 from stages.workflow.report.publish import publish
+from stages.workflow.stage.decorator import stage
 
 # methods without a mask that was chosen by looking at the model
 WHOLE = ("full", "full_matched", "linear")

@@ -11,10 +11,10 @@ from pathlib import Path
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import DataError, did_you_mean
 from skill_grafting.support.io import write_json, write_text
-from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import CLAIMS, claims_record, claims_text, derive_with, report, report_folders
 from stages.workflow.report.spec import load_frames, read_spec
+from stages.workflow.stage import paths
 
 
 def main() -> None:

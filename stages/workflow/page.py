@@ -16,11 +16,11 @@ from typing import Any
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
-from stages.workflow.core import paths
 from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
 from stages.workflow.report.publish import load_report, report_folders, start_of
 from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
 from stages.workflow.report.tables import Rendered, facts_of, render
+from stages.workflow.stage import paths
 
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = paths.PAGE, Path("docs/REPRODUCTION.md")

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError, did_you_mean
-from stages.workflow.core import paths
-from stages.workflow.core.settings import PIPELINES
-from stages.workflow.core.stage import last_runs
 from stages.workflow.run import check_settings
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import last_runs
+from stages.workflow.stage.settings import PIPELINES
 
 
 def reasons_of(targets: Sequence[str]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from dvc.utils.strictyaml import YAMLSyntaxError, YAMLValidationError
 from dvc_data.hashfile.hash import hash_file
 
 from skill_grafting.support.errors import StorageError, did_you_mean
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 RECORD_EVERY = 60.0
 NOTES = Path(".dvc/tmp/rwlock")

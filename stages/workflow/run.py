@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError
 from stages.workflow.change import change_settings, put_back
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
     from dvc.stage import Stage
@@ -88,7 +88,7 @@ def check_settings(
 
     With `localizers` theirs are checked, too, which imports torch.
     """
-    from stages.workflow.core.settings import PIPELINES, checked, params_file, read_files
+    from stages.workflow.stage.settings import PIPELINES, checked, params_file, read_files
 
     folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets)}
     asked = [name for name in PIPELINES if name in folders or str(params_file(name)) in files]
@@ -142,9 +142,9 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "RuntimeParams
     import psutil
 
     from skill_grafting.support.progress import progress
-    from stages.workflow.core.stage import last_runs
     from stages.workflow.dispatch import Commands, cluster_at, gpus_of, this_machine
     from stages.workflow.repro import is_kept
+    from stages.workflow.stage.decorator import last_runs
 
     workers, known = asked.workers or workers_for(runtime, asked.scheduler), last_runs()
     memory = runtime.resources.memory_mib or psutil.virtual_memory().available / 2**20

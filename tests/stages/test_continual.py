@@ -26,7 +26,7 @@ from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import seeded_torch
 from stages.text.training.finetuning import at_point, finetune
 from stages.workflow.cells.training import chosen_point, open_training
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.cells import SEED, TASKS
 from tests.pico import finetune_settings, model_settings, random_mask, runtime, same, values_of
 

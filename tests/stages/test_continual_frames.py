@@ -12,11 +12,11 @@ import pytest
 
 from skill_grafting.support.io import read_json, write_json
 from stages.continual.continual import collect, derive, measures
-from stages.workflow.core import paths
 from stages.workflow.report.claims import Judged, judge
 from stages.workflow.report.publish import markdown
 from stages.workflow.report.spec import read_spec
 from stages.workflow.report.tables import render
+from stages.workflow.stage import paths
 
 FOLDER = Path(__file__).parents[2] / "stages/continual"
 SPEC, PAPER = read_spec(FOLDER / "report.yaml"), pd.read_csv(FOLDER / "paper.csv")

@@ -22,7 +22,7 @@ from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
 from stages.text.scores.predictions import read_predictions
 from stages.text.scores.variants import FINETUNED, GRAFTED, MOVEMENT_GRAFTED, PRETRAINED
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.cells import SEED
 from tests.cells import TASKS as SPECS
 from tests.pico import graft_settings, localizer_settings, model_settings, runtime

@@ -28,7 +28,7 @@ from stages.text.models.shared import SharedModel
 from stages.text.scores.predictions import read_predictions
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import seeded_torch
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests import cells, pico
 from tests.cells import SEED
 from tests.pico import (

@@ -29,8 +29,8 @@ from stages.commands import profile
 from stages.text.tasks.fields import get_by_path
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
-from stages.workflow.core import paths
-from stages.workflow.core.settings import (
+from stages.workflow.stage import paths
+from stages.workflow.stage.settings import (
     PIPELINES,
     checked,
     flat,

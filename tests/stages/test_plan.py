@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from skill_grafting.support.errors import StorageError
-from stages.workflow.core import paths
-from stages.workflow.core.stage import last_runs
 from stages.workflow.plan import line, reasons_of, table
+from stages.workflow.stage import paths
+from stages.workflow.stage.decorator import last_runs
 from tests.dvc_project import dvc, lay_out_toy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports

@@ -12,7 +12,6 @@ from scipy.stats import nct, t, ttest_1samp
 from skill_grafting.support.errors import DataError
 from skill_grafting.support.formatting import percent
 from skill_grafting.support.io import write_json
-from stages.workflow.core.settings import load_all
 from stages.workflow.records import Records, frame_of, grid, require_files
 from stages.workflow.report.claims import Verdict, families, judge
 from stages.workflow.report.formats import Template, fall, points
@@ -21,6 +20,7 @@ from stages.workflow.report.publish import headline, markdown, publish
 from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
 from stages.workflow.report.stats import estimate, holm, source_of
 from stages.workflow.report.tables import render
+from stages.workflow.stage.settings import load_all
 
 ROOT = Path(__file__).parents[2]
 MADE_BY = "`dvc repro stages/toy/dvc.yaml:edit@full-13` makes it"

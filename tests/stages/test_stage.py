@@ -13,8 +13,8 @@ import pytest
 
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import DataError, StorageError
-from stages.workflow.core import stage as entry
-from stages.workflow.core.stage import stage
+from stages.workflow.stage import decorator as entry
+from stages.workflow.stage.decorator import stage
 from tests.settings_files import lay_out_settings
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def script(folder: Path, text: str, *arguments: str) -> subprocess.Popen:
 
 def test_a_users_mistake_is_one_line_and_a_programmers_mistake_keeps_its_traceback(project, capsys, monkeypatch):
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr("stages.workflow.core.settings.require_known", lambda *_: None)
+    monkeypatch.setattr("stages.workflow.stage.settings.require_known", lambda *_: None)
 
     @stage
     def main(task: str, seed: int) -> None:
@@ -101,7 +101,7 @@ def test_an_experiment_in_a_folder_of_its_own_names_the_option_for_what_git_does
 
 FAMILY = """
     import os, subprocess, sys, time
-    from stages.workflow.core.stage import stage
+    from stages.workflow.stage.decorator import stage
 
     if sys.argv[1:]:
         more = {"DVC_STAGE": "toy"} if sys.argv[1] == "bound" else {}

@@ -41,7 +41,7 @@ from stages.text.training.finetuning import Finetuned, TrainingCell, finetune, t
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.scoring import study_sets, train_set, variant_rows
 from stages.workflow.cells.training import open_training
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.cells import OTHER, OTHER_ROWS, SEED, TRAINING
 from tests.pico import (
     TOY,

@@ -33,11 +33,11 @@ from stages.text.scores.variants import (
     WISE_GRAFT,
 )
 from stages.text.tasks.tasks import resolve_tasks
-from stages.workflow.core import paths
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
 from stages.workflow.report.spec import NO_RESULT, heading, load_frames, read_spec, result
 from stages.workflow.report.stats import Mean
+from stages.workflow.stage import paths
 
 ROOT = Path(__file__).parents[2]
 SPECS, _ = resolve_tasks({})
@@ -419,7 +419,7 @@ def test_the_papers_averages_are_those_that_it_prints():
 
 def outputs(sets: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """What a run of the stage leaves."""
-    monkeypatch.setattr("stages.workflow.core.settings.load_params", lambda *keys: settings(["movies", "sst2"], [1, 2], sets))
+    monkeypatch.setattr("stages.workflow.stage.settings.load_params", lambda *keys: settings(["movies", "sst2"], [1, 2], sets))
     stage.main([])
     return {str(file): file.read_bytes() for folder in ("metrics", "plots") for file in Path(folder).glob("*.*")}
 

@@ -45,7 +45,7 @@ from stages.text.tasks.runtime import derive_seed, numpy_generator, permuted
 from stages.text.tasks.settings import WarmedUp
 from stages.text.training.finetuning import TrainingCell, finetune, train_again
 from stages.text.training.trainer import TrainPlan
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.pico import (
     TOY,
     bert_config,

@@ -38,7 +38,7 @@ from stages.text.tasks.runtime import numpy_generator, seeded_torch
 from stages.text.training.trainer import TrainPlan
 from stages.workflow.cells.cells import GraftCell
 from stages.workflow.cells.training import open_shared
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.pico import TOY, localizer_settings, model_settings, runtime, same, toy_rows, values_of
 from tests.skill_grafting.test_localizers import input_of
 

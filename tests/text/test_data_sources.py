@@ -21,7 +21,7 @@ from stages.text.sources.packaged import load_packaged
 from stages.text.sources.tables import build_table
 from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import HubSource, TaskSpec, resolve_tasks
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.settings_files import lay_out_settings
 
 SINGLE = TaskSpec(name="mine", title="Mine", kind="test", labels=["negative", "positive"])

@@ -16,9 +16,9 @@ from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.text.training.finetuning import TrainingCell
 from stages.text.training.taking_over import label_order, take_over
 from stages.workflow.cells.training import chosen_point
-from stages.workflow.core import paths
-from stages.workflow.core.sections import problems
-from stages.workflow.core.settings import load_all
+from stages.workflow.stage import paths
+from stages.workflow.stage.sections import problems
+from stages.workflow.stage.settings import load_all
 from tests.pico import TOY, VOCABULARY, edit_tensors, finetune_settings, set_config
 from tests.settings_files import lay_out_settings
 

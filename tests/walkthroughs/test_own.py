@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 from tests.dvc_project import TINY, Copy, Run, clone, fenced, make_original
 from tests.pico import save_bert
 from tests.settings_files import lay_over

@@ -21,7 +21,7 @@ from stages.text.models.objective import draws, objective_of
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import ModelParams
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from stages.text.scores.predictions import Predictions, dev_set, read_prediction
 from stages.text.scores.scores import Row, score_rows
 from stages.text.scores.variants import FINETUNED
 from stages.workflow.cells.stored import read_task, read_test_sets
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 
 def cell_sets(task: str, seed: int) -> dict[str, list[dict]]:

@@ -2,7 +2,7 @@
 
 from skill_grafting.support.io import read_json, read_rows
 from stages.text.tasks.tasks import TaskSpec
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 
 def read_task(name: str) -> TaskSpec:

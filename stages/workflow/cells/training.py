@@ -17,7 +17,7 @@ from stages.text.tasks.runtime import Runtime, seeded_torch
 from stages.text.tasks.settings import ModelParams
 from stages.text.training.finetuning import TrainingCell
 from stages.workflow.cells.stored import read_task
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 
 def open_training(task: str, seed: int, model: ModelParams, machine: Runtime) -> TrainingCell:

@@ -11,10 +11,10 @@ import pandas as pd
 from skill_grafting.support.formatting import as_markdown
 from skill_grafting.support.io import write_json, write_text
 from skill_grafting.support.writing import replacing
-from stages.workflow.core import paths
 from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
 from stages.workflow.report.spec import Frames, Spec, fill, load_frames, read_spec, result
 from stages.workflow.report.tables import Rendered, facts_of, render
+from stages.workflow.stage import paths
 
 DECIMALS = 4  # of what git keeps, so that another machine writes the same; of small numbers as many digits
 CLAIMS = "## Claims"

@@ -9,7 +9,7 @@ from skill_grafting.support.fields import Group, Section
 from stages.text.tasks.fields import Name, Seed, Share, Values
 from stages.text.tasks.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
-from stages.workflow.core.rules import Choice, unknown_localizers
+from stages.workflow.stage.rules import Choice, unknown_localizers
 
 
 class GraftParams(Section):

@@ -23,9 +23,9 @@ from skill_grafting.support.fields import Section
 from stages.text.tasks.fields import Values, get_by_path
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.text.tasks.yaml12 import load_yaml
-from stages.workflow.core import paths
-from stages.workflow.core.rules import with_setting
-from stages.workflow.core.sections import LocalizerParams, Settings
+from stages.workflow.stage import paths
+from stages.workflow.stage.rules import with_setting
+from stages.workflow.stage.sections import LocalizerParams, Settings
 
 PROJECT = Path(__file__).parents[3]
 # problems of the items of one list
@@ -43,7 +43,7 @@ class Pipelines(Mapping[str, ModuleType]):
     names = ("", *sorted(path.parent.name for path in (PROJECT / paths.PIPELINES).glob("*/dvc.yaml")))
 
     def __getitem__(self, name: str) -> ModuleType:
-        return import_module(f"stages.{name}.settings" if name else "stages.workflow.core.sections")
+        return import_module(f"stages.{name}.settings" if name else "stages.workflow.stage.sections")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -20,7 +20,7 @@ from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import DataError, GraftError, ModelError, ParamsError
 from stages import AT_START, code_digests
 from stages.text.tasks.yaml12 import load_yaml
-from stages.workflow.core import paths
+from stages.workflow.stage import paths
 
 PROJECT = Path(__file__).parents[3]
 # what a stage may take besides its arguments
@@ -59,7 +59,7 @@ def stage(function: Callable[..., None]) -> Callable[..., None]:
 
 def _run(function: Callable[..., None], module: str, label: str, arguments: dict[str, Any]) -> None:
     """Call `function`; outside of DVC, an argument that the settings don't list is an error, and so is a missing input."""
-    from stages.workflow.core import settings
+    from stages.workflow.stage import settings
 
     code, entry, by_dvc = AT_START, entry_of(module), "DVC_STAGE" in os.environ
     if not by_dvc:
@@ -113,7 +113,7 @@ def entry_of(module: str) -> dict[str, Any]:
 
 def _given(function: Callable[..., None], entry: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     """The settings and the prepared torch that a stage takes, by the name of its parameter; makes the folders of its outputs."""
-    from stages.workflow.core.settings import load_params
+    from stages.workflow.stage.settings import load_params
 
     for out in entry.get("outs", ()):
         if str(out).endswith("/${item.seed}"):
@@ -142,7 +142,7 @@ def require_unchanged(code: dict[str, str]) -> None:
 
     DVC looks at both only when a stage has ended, and would record a result as made by the new ones.
     """
-    from stages.workflow.core import settings
+    from stages.workflow.stage import settings
 
     now = code_digests()
     edited = settings.changed() + [
