@@ -15,7 +15,8 @@ from skill_grafting.grafting.region import Region
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import class_name, load_config, load_tokenizer, read_tensors
 from skill_grafting.patches.card import AS_PATCH, write_folder
-from skill_grafting.patches.patch_file import PatchContent, describe
+from skill_grafting.patches.making import described
+from skill_grafting.patches.patch_file import PatchContent
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import MaskError, ParamsError, plain_problem
 from skill_grafting.support.fields import HEAD, Positive, Section
@@ -77,12 +78,14 @@ def as_patch(file: Path, stored: StoredMask) -> PatchContent:
         "title": task.title,
         "labels": task.labels if spec.mode == "standard" else [],
         "notes": notes_of(task, spec.mode, file).model_dump(exclude_defaults=True),
+        "generation": {},
+        "beside": {},
     }
     # by which fine-tuning began, or its tokenizer's
     padding = config.get_text_config().pad_token_id
     settings = {"pad_token_id": load_tokenizer(base).pad_token_id if padding is None else padding, "problem_type": None}
     weights = [name for name in spec.groups if name not in {*spec.names([HEAD])}]
-    return PatchContent(stored, describe(stored, tensors, weights, facts, settings))
+    return described(stored, tensors, weights, settings, facts)
 
 
 def notes_of(task: TaskSpec, mode: str, mask: Path) -> Notes:

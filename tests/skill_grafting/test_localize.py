@@ -23,8 +23,9 @@ from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.movement import movement
 from skill_grafting.patches.__main__ import METHODS
 from skill_grafting.patches.card import render
+from skill_grafting.patches.making import patch_between
 from skill_grafting.patches.patch import Patch
-from skill_grafting.patches.patch_file import PATCH, read_patch
+from skill_grafting.patches.patch_file import PATCH, PatchContent, read_patch
 from skill_grafting.support.errors import GraftError
 from skill_grafting.support.io import write_text
 from tests.graft_project import graft
@@ -159,14 +160,12 @@ def test_tensors_that_no_model_of_the_class_reads_are_reported(pair, tmp_path, c
 
 
 def test_a_place_that_is_taken_while_this_runs_stays(pico_bert, tuned, tmp_path, capsys, monkeypatch):
-    of = Patch.of
-
-    def meanwhile(*arguments: object, **more: object) -> Patch:
+    def meanwhile(*arguments: object, **more: object) -> PatchContent:
         write_text(tmp_path / "empty/notes", "mine")
-        return of(*arguments, **more)
+        return patch_between(*arguments, **more)
 
     (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(Patch, "of", meanwhile)
+    monkeypatch.setattr("skill_grafting.patches.localize.patch_between", meanwhile)
     assert "exists by now" in refused(capsys, pico_bert, tuned, tmp_path / "empty")
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["notes"]
 

@@ -20,8 +20,7 @@ from ..support.errors import ModelError
 from ..support.formatting import percent, small_percent
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
-from .patch import Patch
-from .patch_file import whole_region
+from .making import patch_between, whole_region
 
 
 def localize(**options: Any) -> str:
@@ -44,7 +43,7 @@ def localize(**options: Any) -> str:
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in masks.items():
         folder = target if len(sizes) == 1 else target / f"{size:g}"
-        lines.append(write_folder(folder, Patch.of(pair, mask=mask, title=title), AS_PATCH))
+        lines.append(write_folder(folder, patch_between(pair, mask, title=title), AS_PATCH))
         lines.append(f"{percent(_movement_in(pair, mask) / moved)} % of the region's squared movement.")
     lines += _assumptions(request, pair, mask.record.get("left_out"))
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])

@@ -5,7 +5,7 @@ patch.save_pretrained("movies")
 model = sg.Patch.from_pretrained("movies").apply(base)
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,18 +15,18 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from ..grafting.apply import values_at
 from ..grafting.bits import as_bits
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
 from ..grafting.region import Parameters, named_weights, unwrapped
-from ..modules.heads import config_of, put_settings, with_settings
+from ..modules.heads import put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
 from ..modules.swapping import SWAPS, copied_with, swapped, unswapped
 from ..modules.targets import Model, writes_in
-from ..support.errors import MaskError, ModelError, ParamsError, StorageError, one_line
+from ..support.errors import MaskError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
-from .patch_file import PatchContent, PatchMetadata, describe, read_patch
+from .making import patch_between, patch_of
+from .patch_file import PatchContent, PatchMetadata, read_patch
 from .placing import changes_of, load_base, put_on, require_fitting
 
 if TYPE_CHECKING:
@@ -71,35 +71,16 @@ class Patch(PatchContent):
         those of its config.
         """
         pair = Pair.for_mask(base, tuned, mask, heads)
-        whole = pair.travelling(mask)
-        pair.require_finite(whole)
-        head = {name: pair.after[name].detach().cpu().clone() for name in whole}
-        values = {name: part.cpu() for name, part in values_at(pair.after, mask).items()}
-        return cls.holding(pair, StoredMask(mask, values, head, {}), title=title, labels=labels, notes=notes, **origin)
+        return cls._of_base(patch_between(pair, mask, title=title, labels=labels, notes=notes, **origin), pair)
 
     @classmethod
-    def holding(
-        cls,
-        pair: Pair,
-        stored: StoredMask,
-        *,
-        title: str = "",
-        labels: Sequence[str] | None = None,
-        notes: Mapping[str, Any] | None = None,
-        makes: str | None = None,
-        **origin: str | None,
-    ) -> "Patch":
-        """The patch of these values for the base of a pair.  makes: the fingerprint of the result, of an exact difference (see `diff`)."""
-        if strange := origin.keys() - {"name", "source", "revision"}:
-            raise ParamsError(f"{min(strange)}: unknown; of the base a patch says name, source and revision")
-        if isinstance(labels, str) or not isinstance(labels, Iterable | None):
-            raise ParamsError(f"labels: {labels!r} should be a list of names, in the order of the logits")
-        if pair.extra:
-            raise ModelError(f"{min(pair.extra) or 'the model'} has an extra state, which a patch can't hold")
-        known = pair.labels if labels is None else [str(label) for label in labels]
-        about = {"title": title, "labels": known, "notes": {} if notes is None else notes, "makes": makes}
-        facts = {**pair.origin, **origin, **about, "generation": pair.generation, "beside": pair.beside}
-        patch = cls(stored, describe(stored, pair.before, pair.weights, facts, config_of(pair.tuned_model)))
+    def holding(cls, pair: Pair, stored: StoredMask, **about: Any) -> "Patch":
+        """The patch of these values for the base of a pair; `about` as in `of`, and `makes` (see `diff`)."""
+        return cls._of_base(patch_of(pair, stored, **about), pair)
+
+    @classmethod
+    def _of_base(cls, content: PatchContent, pair: Pair) -> "Patch":
+        patch = cls(content.stored, content.use)
         patch._base = ref(pair.model) if isinstance(pair.model, nn.Module) else None
         return patch
 

@@ -5,7 +5,6 @@ mask was found.
 """
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,12 +13,11 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError, field
 from torch import Tensor
 
 from ..checkpoints.settings import Beside
-from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
-from ..grafting.mask_files import EXACT, StoredMask, read_stored, require_held, write_mask
-from ..grafting.region import Region, Tensors, outline
-from ..modules.heads import brought_along, names_of_labels
-from ..support.errors import MaskError, ParamsError, one_line, plain_problem
+from ..grafting.mask_files import EXACT, StoredMask, read_stored, write_mask
+from ..grafting.region import Region
+from ..modules.heads import names_of_labels
+from ..support.errors import MaskError, one_line, plain_problem
 from ..support.fields import Section
 from ..support.formatting import small_percent
 from ..support.offline import hub_answers
@@ -125,52 +123,6 @@ class PatchContent:
     def __repr__(self) -> str:
         title = f"{self.use.title}, " if self.use.title else ""
         return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
-
-
-def whole_region(
-    before: Tensors, weights: Iterable[str], region: Mapping[str, tuple[int, ...]], head: Container[str]
-) -> Region:
-    """What a fingerprint is of: all parameters of the base but what travels whole, those of the region last."""
-    outside = [name for name in weights if name not in region and name not in head]
-    return Region({name: tuple(outline(before, name).shape) for name in outside} | dict(region))
-
-
-def describe(
-    stored: StoredMask, before: Tensors, weights: Sequence[str], about: dict[str, Any], config: Mapping[str, Any]
-) -> PatchMetadata:
-    """The metadata of a patch.
-
-    before: the base's values; weights: names of its parameters; about: name, source, revision, model_class, title, labels and notes;
-    config: the tuned model's settings.  Raises MaskError for values that a patch can't hold, ParamsError for such facts.
-    """
-    try:
-        require_held(stored.values, stored.head, about.get("makes") is not None)
-    except ValueError as error:  # which a reader of the file would refuse
-        raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
-    region, labels = stored.mask.region.shapes, about["labels"]
-    known = whole_region(before, weights, region, stored.head)
-    outside = {name: [*shape] for name, shape in known.shapes.items() if name not in region}
-    facts = {
-        "model_class": about.get("model_class"),
-        "base": about["name"],
-        "source": about["source"],
-        "revision": about["revision"],
-        "fingerprint": fingerprint(known, before),
-        "makes": about.get("makes"),
-        "outside": outside,
-        "head": {name: [*part.shape] for name, part in sorted(stored.head.items())},
-        "title": about["title"] or about["name"],
-        "labels": labels,
-        "notes": about["notes"],
-        "config": brought_along(config, labels if stored.head else []),
-        "generation": about.get("generation", {}),
-        "beside": about.get("beside", {}),
-    }
-    try:
-        return PatchMetadata(**facts)
-    except ValidationError as error:
-        problems = (plain_problem(problem, "", PatchMetadata) for problem in error.errors())
-        raise ParamsError("; ".join(problems).removeprefix(": ")) from None
 
 
 def write_patch(path: Path, patch: PatchContent) -> None:
