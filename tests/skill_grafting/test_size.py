@@ -14,9 +14,8 @@ import transformers as hf
 from safetensors import safe_open
 
 import skill_grafting as sg
-from skill_grafting.checkpoints.comparing import skeleton
 from skill_grafting.checkpoints.files import Checkpoint
-from skill_grafting.checkpoints.layouts import named_as
+from skill_grafting.checkpoints.layouts import named_as, skeleton
 from skill_grafting.checkpoints.pairs import StoredPair
 from skill_grafting.checkpoints.writing import copy_beside
 from skill_grafting.grafting import fingerprint as fingerprints

@@ -1,11 +1,7 @@
 """Whether a checkpoint is a fine-tuned other one, by its config and the shapes of its tensors, and how labels are read off it."""
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,22 +9,20 @@ from torch import Tensor
 
 from ..grafting.region import named_weights
 from ..models.anatomy import ModelSpec, shapes_of
-from ..models.loading import CLASSES, MADE_ANEW, POOLERS, classes, is_dropout, load_config, quiet_transformers
+from ..models.loading import MADE_ANEW, POOLERS, classes, is_dropout
 from ..models.probing import most_tokens
-from ..support.errors import ModelError, one_line
+from ..support.errors import ModelError
 from ..support.fields import HEAD
+from ..support.formatting import listed
 from .files import Checkpoint, Named
-from .folders import CONFIG
-from .layouts import named_as
+from .layouts import named_as, skeleton, tied_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# settings that count layers
-LAYERS = re.compile("^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|(encoder|decoder)_layers)$")
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
-MOST_NAMED, MOST_LABELS = 3, 1_000_000
+MOST_LABELS = 1_000_000
 # problem_type of a classifier whose logits are of one label, as without any, and of one whose labels are each true or not
 ONE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 # settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
@@ -59,69 +53,6 @@ def labels_of(checkpoint: Checkpoint) -> list[str]:
     if len({*labels}) < len(labels):
         raise ModelError(f"{checkpoint.title}: two of its labels have the same name: {', '.join(labels)}")
     return labels
-
-
-def skeleton(
-    checkpoint: Checkpoint, kind: str, labels: int | None = None, tied: bool | None = None
-) -> "PreTrainedModel":
-    """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
-
-    tied: whether its embeddings are, if not as the config says.  It is made once for each config.json: a base is that of many pairs.
-    Raises ModelError if transformers can't make it.
-    """
-    try:
-        require_sizes(checkpoint)
-        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels, tied)
-    except ModelError:
-        raise
-    except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
-        what = f"with mode {kind}" if kind in CLASSES else f"as {kind}"
-        raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
-
-
-def require_sizes(checkpoint: Checkpoint) -> None:
-    """Raise ModelError if a config has settings that no model can have: numbers that are none, or far more layers than the files have tensors."""
-    settings = [("", checkpoint.config)]
-    for prefix, part in settings:
-        settings += [(f"{prefix}{name}.", value) for name, value in part.items() if isinstance(value, dict)]
-        for name, value in part.items():
-            if isinstance(value, float) and not isfinite(value):
-                raise ModelError(
-                    f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value}, and should be a finite number"
-                )
-            if (
-                isinstance(value, int)
-                and checkpoint.files
-                and LAYERS.search(name)
-                and value > 2 * len(checkpoint.files)
-            ):
-                there = f"its files have {len(checkpoint.files):,} tensors in all"
-                raise ModelError(f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value:,}, and {there}")
-
-
-@lru_cache(maxsize=8)
-def _made(folder: Path, _config: str, kind: str, labels: int | None, tied: bool | None) -> "PreTrainedModel":
-    import torch
-    import transformers
-
-    quiet_transformers()
-    config = load_config(folder)
-    if labels is not None:
-        config.num_labels = labels
-    if tied is not None:
-        config.tie_word_embeddings = tied
-    # the plainest ways to compute, which look at no value
-    config._attn_implementation, config._experts_implementation = "eager", "batched_mm"
-    with torch.device("meta"):
-        if kind in CLASSES:
-            return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
-        return getattr(transformers, kind)(config)
-
-
-def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
-    """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
-    there = named_as(checkpoint, model)
-    return [name for name in named_weights(model) if name not in there]
 
 
 def fitted(
@@ -200,13 +131,6 @@ def untied(side: Named, model: "PreTrainedModel") -> list[str]:
     ]
 
 
-def tied_names(model: "PreTrainedModel") -> dict[str, str]:
-    """Each further name of a parameter that has several -> the one that it is saved under."""
-    once = {id(weight): name for name, weight in named_weights(model).items()}
-    every = ((name, once[id(weight)]) for name, weight in model.named_parameters(remove_duplicate=False))
-    return {name: other for name, other in every if name != other}
-
-
 def same_values(side: Named, name: str, other: str) -> bool:
     """True if two tensors of a checkpoint are equal."""
     if side.shapes[name] != side.shapes[other]:
@@ -268,8 +192,3 @@ def not_finite(named: Named, values: Mapping[str, Tensor]) -> list[str]:
     """A line on the tensors, if any, that have NaN or infinite values."""
     bad = [name for name, tensor in values.items() if not bool(tensor.isfinite().all())]
     return [f"{named.checkpoint.folder}: values that are no numbers: NaN or infinite ({listed(bad)})"] * bool(bad)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])

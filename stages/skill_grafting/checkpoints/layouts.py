@@ -1,23 +1,104 @@
-"""What of a checkpoint's files lies in which tensor of a model, where a class has other names in memory than in files, or joins tensors.
+"""A checkpoint as a class of transformers has it: the model without values, and what of the files lies in which of its tensors.
 
-transformers says so itself, by the rules with which it loads: they are run on numbers that say from where they are.
+A class may have other names in memory than in files, or join tensors.  transformers says so itself, by the rules with which it loads:
+they are run on numbers that say from where they are.
 """
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from itertools import pairwise
-from math import prod
+from math import isfinite, prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..grafting.region import named_weights
+from ..models.loading import CLASSES, load_config, quiet_transformers
+from ..support.errors import ModelError, one_line
 from .files import Checkpoint, Named, Span
+from .folders import CONFIG
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.core_model_loading import WeightConverter
+
+# settings that count layers
+LAYERS = re.compile("^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|(encoder|decoder)_layers)$")
+
+
+def skeleton(
+    checkpoint: Checkpoint, kind: str, labels: int | None = None, tied: bool | None = None
+) -> "PreTrainedModel":
+    """The model of a checkpoint's config without any values, of a mode's class or the class of a name, with so many labels.
+
+    tied: whether its embeddings are, if not as the config says.  It is made once for each config.json: a base is that of many pairs.
+    Raises ModelError if transformers can't make it.
+    """
+    try:
+        require_sizes(checkpoint)
+        return _made(checkpoint.folder, json.dumps(checkpoint.config), kind, labels, tied)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers checks little of config.json, and runs into the rest anyhow
+        what = f"with mode {kind}" if kind in CLASSES else f"as {kind}"
+        raise ModelError(f"{checkpoint.title}: can't be read {what}: {one_line(error)}") from error
+
+
+def require_sizes(checkpoint: Checkpoint) -> None:
+    """Raise ModelError if a config has settings that no model can have: numbers that are none, or far more layers than the files have tensors."""
+    settings = [("", checkpoint.config)]
+    for prefix, part in settings:
+        settings += [(f"{prefix}{name}.", value) for name, value in part.items() if isinstance(value, dict)]
+        for name, value in part.items():
+            if isinstance(value, float) and not isfinite(value):
+                raise ModelError(
+                    f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value}, and should be a finite number"
+                )
+            if (
+                isinstance(value, int)
+                and checkpoint.files
+                and LAYERS.search(name)
+                and value > 2 * len(checkpoint.files)
+            ):
+                there = f"its files have {len(checkpoint.files):,} tensors in all"
+                raise ModelError(f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value:,}, and {there}")
+
+
+@lru_cache(maxsize=8)
+def _made(folder: Path, _config: str, kind: str, labels: int | None, tied: bool | None) -> "PreTrainedModel":
+    import transformers
+
+    quiet_transformers()
+    config = load_config(folder)
+    if labels is not None:
+        config.num_labels = labels
+    if tied is not None:
+        config.tie_word_embeddings = tied
+    # the plainest ways to compute, which look at no value
+    config._attn_implementation, config._experts_implementation = "eager", "batched_mm"
+    with torch.device("meta"):
+        if kind in CLASSES:
+            return getattr(transformers, CLASSES[kind]).from_config(config, trust_remote_code=False)
+        return getattr(transformers, kind)(config)
+
+
+def lacking(checkpoint: Checkpoint, model: "PreTrainedModel") -> list[str]:
+    """The parameters of a model that a checkpoint doesn't have, such as those of a new head."""
+    there = named_as(checkpoint, model)
+    return [name for name in named_weights(model) if name not in there]
+
+
+def tied_names(model: "PreTrainedModel") -> dict[str, str]:
+    """Each further name of a parameter that has several -> the one that it is saved under."""
+    once = {id(weight): name for name, weight in named_weights(model).items()}
+    every = ((name, once[id(weight)]) for name, weight in model.named_parameters(remove_duplicate=False))
+    return {name: other for name, other in every if name != other}
 
 
 def named_as(checkpoint: Checkpoint, model: "PreTrainedModel") -> Named:

@@ -16,9 +16,10 @@ from ..modules.heads import generation_changes
 from ..modules.pairs import Pair, chosen
 from ..support.errors import ModelError
 from ..support.fields import HEAD
-from .comparing import fitted, labels_of, lacking, listed, mode_of, problems, skeleton, unread, untied
+from ..support.formatting import listed
+from .comparing import fitted, labels_of, mode_of, problems, unread, untied
 from .files import Checkpoint
-from .layouts import named_as
+from .layouts import lacking, named_as, skeleton
 from .settings import beside, generation_of, left
 from .tokenizing import other_reading
 

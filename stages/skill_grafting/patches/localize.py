@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..checkpoints.comparing import listed
 from ..checkpoints.pairs import StoredPair, read_pair
 from ..grafting.apply import taken
 from ..grafting.fingerprint import fingerprint
@@ -17,7 +16,7 @@ from ..grafting.region import Region
 from ..localizers.movement import squared_distance
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
-from ..support.formatting import percent, small_percent
+from ..support.formatting import listed, percent, small_percent
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
 from .making import patch_between, whole_region

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.comparing import listed, skeleton
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
-from ..checkpoints.layouts import named_as
+from ..checkpoints.layouts import named_as, skeleton
 from ..grafting.apply import put_at, write
 from ..grafting.differences import holds
 from ..grafting.fingerprint import differing, fingerprint
@@ -23,6 +22,7 @@ from ..models.loading import load_model
 from ..modules.heads import put_settings
 from ..modules.targets import Changes, require_plain, tensors_in, writes_in
 from ..support.errors import MaskError, ModelError
+from ..support.formatting import listed
 from .patch_file import PatchContent, PatchMetadata
 
 

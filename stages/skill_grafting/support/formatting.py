@@ -2,10 +2,13 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from .errors import printable
 
 UNKNOWN = "n/a"
+# of a list of names so many are said
+MOST_NAMED = 3
 # names whose underscores are more than spaces, and parts of names that are not written as in settings
 PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1", "whole_region": "whole region (100 %)"}
 SPELLED = {
@@ -43,3 +46,8 @@ def small_percent(share: float) -> str:
 def counted(number: int, thing: str) -> str:
     """A number with its noun: "1 seed", "3 seeds"."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join([*names[:MOST_NAMED], *[f"{len(names) - MOST_NAMED:,} more"] * (len(names) > MOST_NAMED)])

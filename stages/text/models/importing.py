@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skill_grafting.checkpoints.comparing import FLOATS, listed, not_finite, packed
+from skill_grafting.checkpoints.comparing import FLOATS, not_finite, packed
 from skill_grafting.checkpoints.files import Checkpoint, Named
 from skill_grafting.checkpoints.folders import commit_of
 from skill_grafting.grafting.region import named_weights
@@ -17,6 +17,7 @@ from skill_grafting.models.loading import CLASSES, MADE_ANEW, POOLERS, load_conf
 from skill_grafting.models.probing import TOKENS, some_words, vocabulary_size, without_cache
 from skill_grafting.support.errors import ModelError, printable
 from skill_grafting.support.fields import HEAD, LM_HEAD
+from skill_grafting.support.formatting import listed
 from skill_grafting.support.io import write_json
 from stages.text.models.structure import anatomy_of
 from stages.text.models.visibility import Reader, differ

@@ -5,13 +5,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from skill_grafting.checkpoints.comparing import ONE_LABEL, fitted, labels_of, listed, mode_of, not_finite, unread
+from skill_grafting.checkpoints.comparing import ONE_LABEL, fitted, labels_of, mode_of, not_finite, unread
 from skill_grafting.checkpoints.files import Checkpoint, Named
 from skill_grafting.checkpoints.tokenizing import other_reading
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import CLASSES, SOME_LABELS
 from skill_grafting.support.errors import ModelError, did_you_mean
 from skill_grafting.support.fields import HEAD
+from skill_grafting.support.formatting import listed
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import dev_score
 from stages.text.tasks.runtime import seeded_torch
