@@ -7,7 +7,6 @@ The overloads of `localize` and its options stand in __init__.pyi, where editors
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,10 +16,10 @@ from typing import Any, SupportsFloat
 import numpy as np
 from torch import Tensor, nn
 
+from .finding import masks_between
 from .grafting.mask import GraftMask
-from .grafting.region import Parameters, Region, Tensors
-from .grafting.select import NoNumberError
-from .localizers.localizer import NO_OBJECTIVE, Budget, Localizer, find_masks
+from .grafting.region import Parameters, Tensors
+from .localizers.localizer import NO_OBJECTIVE, Budget, Localizer
 from .localizers.registry import Rank, as_localizer, kind_of
 from .losses import OwnLoss, require_list
 from .modules.pairs import BaseOrPair, Pair
@@ -95,35 +94,23 @@ def localize(
         raise ParamsError("sparsity: there are no sizes")
     budgets = [Budget.of(region, size, "sparsity") for size in sizes]
     objective = OwnLoss.of(pair, region, loss, batches, dev).objective() if needs_loss else NO_OBJECTIVE
-    if not localizer.refuses_infinite:
-        pair.require_finite(region.shapes)
     title = progress if isinstance(progress, str) else localizer.name if progress else ""
-    try:
-        masks = find_masks(localizer, objective, region, (pair.compared, pair.after), budgets, generator, title)
-    except NoNumberError:
-        pair.require_finite(region.shapes)
-        raise
-    about = {"heads": sorted(pair.heads)} if heads else {}
-    about |= _left_out(pair, region, parameters is not None)
-    masks = [replace(mask, record={**about, **mask.record}) for mask in masks]
+    masks = masks_between(localizer, objective, pair, region, budgets, generator, title)
+    if left_out := masks[0].record.get("left_out"):
+        _tell(left_out, chosen=parameters is not None)
+    if heads:
+        masks = [replace(mask, record={"heads": sorted(pair.heads), **mask.record}) for mask in masks]
     return masks[0] if alone else dict(zip(sizes, masks, strict=True))
 
 
-def _left_out(pair: Pair, region: Region, chosen: bool) -> dict[str, Any]:
-    """What moved and no mask of the region can take: its share of all squared movement, how many tensors, and which moved most."""
-    inside = {*region.shapes} | pair.heads
-    outside = [name for name in pair.weights if name in pair.moved and name not in inside and name in pair.before]
-    if not outside:
-        return {}
-    squares = {name: square for name, square in pair.squares.items() if math.isfinite(square)}
-    share = sum(squares.get(name, 0) for name in outside) / (sum(squares.values()) or 1)
-    most = max(outside, key=lambda name: squares.get(name, 0))
+def _tell(left_out: Mapping[str, Any], chosen: bool) -> None:
+    """Say what moved outside of the region, louder where nobody chose the region."""
+    share, most = left_out["share"], left_out["most"]
     LOGGER.log(
         logging.WARNING if share >= TOLD and not chosen else logging.INFO,
         "%.2g %% of the squared movement is outside of the region, most of it in %s, and in no graft; parameters='all' takes it in",
         100 * share, most,
     )  # fmt: skip
-    return {"left_out": {"share": share, "tensors": len(outside), "most": most}}
 
 
 def _refuse_misspelt(method: object, settings: Mapping[str, Any]) -> None:

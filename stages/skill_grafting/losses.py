@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from .grafting.differences import is_plain
 from .grafting.region import Parameters, Region, Tensors, named_weights
 from .localizers.localizer import Objective, add_squared_gradient, squares_of
-from .modules.comparing import copied
 from .modules.pairs import Pair, chosen
-from .modules.targets import require_plain
+from .modules.targets import copied, require_plain
 from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 LOGGER = logging.getLogger("skill_grafting")

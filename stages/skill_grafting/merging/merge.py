@@ -40,9 +40,8 @@ from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, Tensors, named_weights, outline, unwrapped
 from ..localizers.movement import distance
-from ..modules.comparing import copied
 from ..modules.pairs import Pair
-from ..modules.targets import Model
+from ..modules.targets import Model, copied
 from ..support.errors import MaskError, ParamsError, did_you_mean
 from ..support.extras import optional
 from ..support.seeds import derive_seed

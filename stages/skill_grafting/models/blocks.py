@@ -8,7 +8,6 @@ from torch.nn import Embedding, ModuleList
 from ..grafting.region import named_weights
 from ..support.errors import ModelError
 from ..support.fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
-from .loading import classes
 from .probing import run_of
 
 if TYPE_CHECKING:
@@ -49,7 +48,11 @@ def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
 def head_of_classifier(model: "Module") -> set[str]:
     """The parameters outside the backbone of a classifier of texts of transformers; none of any other module."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")}
-    return outside(model) if kinds and not kinds.isdisjoint(classes()["standard"].values()) else set()
+    if not kinds:
+        return set()
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS
+
+    return set() if kinds.isdisjoint(CLASSIFIERS.values()) else outside(model)
 
 
 def outside(model: "PreTrainedModel") -> set[str]:

@@ -18,7 +18,7 @@ from ..grafting.differences import holds, is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..models.blocks import head_of_classifier
 from ..support.errors import ModelError, ParamsError, one_line, shown
-from .targets import Model, require_plain, tensors_in
+from .targets import require_plain, tensors_in
 
 # what peft puts before the names
 WRAPPERS = ("base_model.model.",)
@@ -99,25 +99,6 @@ def put_extra_states(model: nn.Module, states: Mapping[str, Any]) -> None:
             unwrapped(model).get_submodule(name).set_extra_state(copy.deepcopy(state))
         except Exception as error:
             raise ModelError(f"{name or 'the model'}: its extra state can't be set: {one_line(error)}") from error
-
-
-def copied(model: Model) -> Model:
-    """A copy of the module itself, without the graphs of tensors that its parts computed (weight_norm, pruning); ModelError if there is none."""
-    model, known = unwrapped(model), {}
-    for part in model.modules():
-        for value in vars(part).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
-                known[id(value)] = value.detach().clone()
-    try:
-        with torch.no_grad():  # a ScriptModule's parameters would be copied with a graph, and take no gradient
-            made = copy.deepcopy(model, known)
-    except Exception as error:
-        hint = "grafted(base, tuned, mask) grafts it in place"
-        raise ModelError(f"the {type(model).__name__} can't be copied ({one_line(error)}); {hint}") from error
-    for mine, own in zip(model.parameters(), made.parameters(), strict=False):
-        if mine.requires_grad and not own.requires_grad:
-            own.requires_grad_()
-    return made
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from ..grafting.region import unwrapped
 from .comparing import extra_states, put_extra_states
 from .heads import brought_along, config_of, put_settings, with_settings
 from .pairs import Pair
-from .swapping import copied_with, swapped
-from .targets import Changes, Model, writes_in
+from .swapping import swapped
+from .targets import Changes, Model, copied_with, writes_in
 
 
 def graft(base: Model, tuned: nn.Module, mask: GraftMask) -> Model:

@@ -31,7 +31,7 @@ from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
 from .comparing import extra_states, heads_of, put_extra_states, tensors_of
 from .heads import generation_changes
-from .swapping import copied_with
+from .targets import copied_with
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from ..grafting.apply import Writes, take_at, write
 from ..grafting.region import unwrapped
 from ..support.errors import ModelError, one_line
-from .comparing import copied
-from .targets import Changes, Model, writes_in
 
 # model -> the swaps that it is in, the latest last
 SWAPS: WeakKeyDictionary[nn.Module, "list[Swap]"] = WeakKeyDictionary()
@@ -33,14 +31,6 @@ class Swap:
 def active(model: nn.Module) -> list[Any]:
     """What is on a model just now: patches (`Patch.on`) and the masks of grafts (`grafted`), the outermost first."""
     return [swap.what for swap in SWAPS.get(unwrapped(model), [])]
-
-
-def copied_with(model: Model, changes: Changes) -> Model:
-    """A copy of a module with these changes; raises ModelError if the module itself couldn't take them, as a copy may by having memory apart."""
-    writes_in(model, changes)
-    made = copied(model)
-    write(writes_in(made, changes))
-    return made
 
 
 def read(writes: Writes) -> Writes:

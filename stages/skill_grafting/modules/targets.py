@@ -1,8 +1,9 @@
-"""The tensors of a model that are to be written to, and whether nothing else would move with them.
+"""The tensors of a model that are to be written to, and whether nothing else would move with them; copies of models.
 
 This is asked wherever values meet a model: of grafts, patches, and optimizers of a mask.
 """
 
+import copy
 import sys
 from collections.abc import Collection
 from typing import TypeVar
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..grafting.apply import Writes
+from ..grafting.apply import Writes, write
 from ..grafting.region import Tensors, named_weights, unwrapped
-from ..support.errors import ModelError
+from ..support.errors import ModelError, one_line
 
 # what is given is what comes back
 Model = TypeVar("Model", bound=nn.Module)
@@ -57,6 +58,33 @@ def require_plain(name: str, values: Tensor) -> None:
         problem = "is torch.complex32, in which torch doesn't compute: turn it into torch.complex64"
     if problem:
         raise ModelError(f"{name} {problem}")
+
+
+def copied_with(model: Model, changes: Changes) -> Model:
+    """A copy of a module with these changes; raises ModelError if the module itself couldn't take them, as a copy may by having memory apart."""
+    writes_in(model, changes)
+    made = copied(model)
+    write(writes_in(made, changes))
+    return made
+
+
+def copied(model: Model) -> Model:
+    """A copy of the module itself, without the graphs of tensors that its parts computed (weight_norm, pruning); ModelError if there is none."""
+    model, known = unwrapped(model), {}
+    for part in model.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                known[id(value)] = value.detach().clone()
+    try:
+        with torch.no_grad():  # a ScriptModule's parameters would be copied with a graph, and take no gradient
+            made = copy.deepcopy(model, known)
+    except Exception as error:
+        hint = "grafted(base, tuned, mask) grafts it in place"
+        raise ModelError(f"the {type(model).__name__} can't be copied ({one_line(error)}); {hint}") from error
+    for mine, own in zip(model.parameters(), made.parameters(), strict=False):
+        if mine.requires_grad and not own.requires_grad:
+            own.requires_grad_()
+    return made
 
 
 def _require_thawed(model: nn.Module) -> None:

@@ -7,13 +7,15 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from .. import api
 from ..checkpoints.pairs import StoredPair, read_pair
+from ..finding import masks_between
 from ..grafting.apply import taken
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region
+from ..localizers.localizer import NO_OBJECTIVE, Budget
 from ..localizers.movement import squared_distance
+from ..localizers.registry import localizer_of
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
 from ..support.formatting import listed, percent, small_percent
@@ -37,10 +39,10 @@ def localize(**options: Any) -> str:
         pair.require_finite(
             name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan))
         )
-        known = region.shapes.__contains__
-        masks = api.localize(pair, sparsity=sizes, method=request.localizer, parameters=known, seed=request.seed)
+        localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
+        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name)
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
-    for size, mask in masks.items():
+    for size, mask in zip(sizes, masks, strict=True):
         folder = target if len(sizes) == 1 else target / f"{size:g}"
         lines.append(write_folder(folder, patch_between(pair, mask, title=title), AS_PATCH))
         lines.append(f"{percent(_movement_in(pair, mask) / moved)} % of the region's squared movement.")
@@ -51,7 +53,9 @@ def localize(**options: Any) -> str:
 def _region(request: Namespace, pair: Pair) -> Region:
     """The region of --region; raises ModelError in the words of the command."""
     try:
-        return pair.region("all" if "all" in request.region else request.region or None)
+        region = pair.region("all" if "all" in request.region else request.region or None)
+        pair.require_one_shape(region.shapes)
+        return region
     except ModelError as error:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
 

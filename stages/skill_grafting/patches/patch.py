@@ -21,8 +21,8 @@ from ..grafting.mask_files import StoredMask
 from ..grafting.region import Parameters, named_weights, unwrapped
 from ..modules.heads import put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
-from ..modules.swapping import SWAPS, copied_with, swapped, unswapped
-from ..modules.targets import Model, writes_in
+from ..modules.swapping import SWAPS, swapped, unswapped
+from ..modules.targets import Model, copied_with, writes_in
 from ..support.errors import MaskError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
 from .making import patch_between, patch_of
