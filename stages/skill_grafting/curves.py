@@ -13,8 +13,7 @@ from torch import nn
 from .grafting.mask import GraftMask
 from .modules.grafts import grafted
 from .modules.pairs import Pair
-from .support.errors import ParamsError, one_number, require_takes
-from .support.extras import optional
+from .support.errors import ParamsError, one_number, optional, require_takes
 from .support.formatting import display_name, small_percent
 from .support.writing import replacing
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import skill_grafting as sg
-from skill_grafting.grafting.bits import as_bits
+from skill_grafting.grafting.differences import as_bits
 from skill_grafting.grafting.scores import Per
 from skill_grafting.patches.__main__ import main
 from tests.dvc_project import fenced

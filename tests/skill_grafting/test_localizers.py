@@ -20,7 +20,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, Tensors
 from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers import localizer as module
-from skill_grafting.localizers.attribution import attribution
+from skill_grafting.localizers.first_order import attribution
 from skill_grafting.localizers.localizer import NO_OBJECTIVE, Budget, LocalizerInput, Objective, find_masks
 from skill_grafting.localizers.movement import movement_mask, order_within
 from skill_grafting.localizers.registry import METHODS, NAMES, kind_of, localizer_of

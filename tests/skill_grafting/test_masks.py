@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import skill_grafting as sg
 from skill_grafting.grafting import fingerprint as fingerprints
-from skill_grafting.grafting import indices as rows
+from skill_grafting.grafting import mask as mask_module
 from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.fingerprint import differing, fingerprint
 from skill_grafting.grafting.mask import GraftMask
@@ -50,7 +50,7 @@ TWO_MASKS = REGIONS.flatmap(lambda region: st.tuples(masks_of(region), masks_of(
 def test_masks_are_sets(masks, part):
     """By search and by booleans."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rows, "PART", part)
+        patched.setattr(mask_module, "PART", part)
         are_sets(*masks)
 
 

@@ -64,6 +64,16 @@ def write(writes: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> None:
     torch.clear_autocast_cache()  # within autocast torch would go on with casts of the values before
 
 
+def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """True if every number of the narrow type is one of the wide type, both of floating-point or both complex numbers."""
+    if wide == narrow or wide.is_complex != narrow.is_complex or not (wide.is_complex or wide.is_floating_point):
+        return wide == narrow
+    if not (narrow.is_complex or narrow.is_floating_point):
+        return False
+    one, other = torch.finfo(wide), torch.finfo(narrow)
+    return one.bits > other.bits and one.eps <= other.eps and one.max >= other.max and one.tiny <= other.tiny
+
+
 def values_at(tensors: Tensors, mask: GraftMask) -> dict[str, Tensor]:
     """The values a mask selects: name -> shape (number selected there,), a copy."""
     return {name: taken(tensors, name, indices) for name, indices in mask.indices.items()}

@@ -1,4 +1,4 @@
-"""How far numbers of any type moved, and what numbers they are.
+"""How far numbers of any type moved, what numbers they are, and where their bits differ.
 
 What counts as moved: a number that isn't the base's, once the base's is rounded as the fine-tuned one was (`precisions`, `rounded_to`).
 Somebody who trains a float32 model in bfloat16 rounds all of it, and rounding is no movement.
@@ -10,13 +10,18 @@ from functools import cache, reduce
 import torch
 from torch import Tensor
 
+from .apply import holds
 from .region import Tensors, outline
-from .select import pieces_of
+from .select import Scratch, pieces_of
 
 # types that models are trained or kept in for their size
 NARROW = (torch.bfloat16, torch.float16)
 # how many numbers of a tensor are looked at before all are
 FIRST = 4096
+# whole numbers of as many bytes as a number of a tensor has, by which bits are compared
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# numbers of a tensor that are compared at once
+PIECE = 2**22
 
 
 def precisions(finetuned: Tensors, body: Collection[str]) -> dict[str, torch.dtype]:
@@ -36,16 +41,6 @@ def rounded_to(values: Tensor, kind: torch.dtype | None) -> Tensor:
     if kind is None or not values.is_floating_point() or not kind.is_floating_point or holds(kind, values.dtype):
         return values
     return values.to(kind).to(values.dtype if holds(values.dtype, kind) else torch.float32)
-
-
-def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
-    """True if every number of the narrow type is one of the wide type, both of floating-point or both complex numbers."""
-    if wide == narrow or wide.is_complex != narrow.is_complex or not (wide.is_complex or wide.is_floating_point):
-        return wide == narrow
-    if not (narrow.is_complex or narrow.is_floating_point):
-        return False
-    one, other = torch.finfo(wide), torch.finfo(narrow)
-    return one.bits > other.bits and one.eps <= other.eps and one.max >= other.max and one.tiny <= other.tiny
 
 
 def _fits(finetuned: Tensors, name: str, kind: torch.dtype) -> bool:
@@ -74,20 +69,6 @@ def is_plain(values: Tensor) -> bool:
     """True if all values are finite numbers; false, too, for some whose sum is more than their type holds."""
     values = values.float() if values.is_floating_point() and values.itemsize == 1 else values
     return bool(torch.isfinite(values.sum()))  # read faster than each
-
-
-class Scratch:
-    """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
-
-    def __call__(self, use: str, like: Tensor, kind: torch.dtype) -> Tensor:
-        """A tensor of the shape of `like` and any values; the next one for the same use lies in the same memory."""
-        kept, count = self._kept.get(use), like.numel()
-        if kept is None or len(kept) < count or kept.dtype != kind or kept.device != like.device:
-            kept = self._kept[use] = torch.empty(count, dtype=kind, device=like.device)
-        return kept if kept.shape == like.shape else kept[:count].view(like.shape)
 
 
 def difference(
@@ -152,3 +133,22 @@ def exact(values: Tensor) -> Tensor:
     if values.is_floating_point() and values.itemsize < 4:
         return values.float()
     return values.double() if is_whole(values) else values
+
+
+def places_of_change(before: Tensor, after: Tensor) -> Tensor:
+    """Sorted flat indices of the numbers whose bits differ, int64, on the CPU; both tensors have one shape and type."""
+    found = []
+    pairs = zip(as_bits(before).split(PIECE), as_bits(after).to(before.device).split(PIECE), strict=True)
+    for number, (ours, theirs) in enumerate(pairs):
+        if not torch.equal(ours, theirs):
+            differ = (ours != theirs).any(1) if ours.dim() > 1 else ours != theirs
+            found.append(differ.nonzero().reshape(-1).cpu() + number * PIECE)
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+
+
+def as_bits(values: Tensor) -> Tensor:
+    """The bits of a tensor's numbers as whole numbers, in one row; numbers of 16 bytes take two columns."""
+    flat = values.detach().contiguous().reshape(-1)
+    if flat.itemsize == 16:
+        return torch.view_as_real(flat).view(torch.int64)
+    return flat.view(BITS[flat.itemsize])

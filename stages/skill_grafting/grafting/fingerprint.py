@@ -11,9 +11,8 @@ from threading import Lock
 import torch
 import xxhash
 
-from .differences import Scratch
 from .region import Region, Tensors, outline
-from .select import pieces_of
+from .select import Scratch, pieces_of
 
 # the faster hash of a model's bytes -> its fingerprint; and of the models of a fingerprint the latest one's hashes by tensor
 KNOWN: dict[bytes, str] = {}

@@ -101,6 +101,20 @@ def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
         yield held[0] if len(held) == 1 else torch.cat(held)
 
 
+class Scratch:
+    """Memory for what is forgotten soon and made again piece by piece: new memory costs more than the arithmetic in it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def __call__(self, use: str, like: Tensor, kind: torch.dtype) -> Tensor:
+        """A tensor of the shape of `like` and any values; the next one for the same use lies in the same memory."""
+        kept, count = self._kept.get(use), like.numel()
+        if kept is None or len(kept) < count or kept.dtype != kind or kept.device != like.device:
+            kept = self._kept[use] = torch.empty(count, dtype=kind, device=like.device)
+        return kept if kept.shape == like.shape else kept[:count].view(like.shape)
+
+
 def top_k(region: Region, scores: Tensors, k: int) -> GraftMask:
     """The mask of the k parameters with the highest score; see `best`."""
     return GraftMask.from_region_indices(region, best(region, scores, k)[1])

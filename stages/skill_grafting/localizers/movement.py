@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..grafting.apply import values_at
-from ..grafting.differences import Scratch, difference, is_finite, subtracted
+from ..grafting.differences import difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
-from ..grafting.select import Elementwise, NoNumberError, best, ordered, pieces_of
+from ..grafting.select import Elementwise, NoNumberError, Scratch, best, ordered, pieces_of
 from .localizer import Budget, Localizer, LocalizerInput
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ..support.errors import ParamsError, did_you_mean, plain_problem, require_takes
-from ..support.extras import optional
+from ..support.errors import ParamsError, did_you_mean, optional, plain_problem, require_takes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 # name -> file of this folder, and class
 METHODS = {
-    "attribution": "attribution.Attribution",
+    "attribution": "first_order.Attribution",
     "bias": "baselines.Bias",
     "fish": "baselines.Fish",
-    "grown": "grown.Grown",
+    "grown": "first_order.Grown",
     "learned": "learned.Learned",
     "lota": "baselines.Lota",
     "magnitude": "baselines.Magnitude",

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import put_at, write
-from ..grafting.differences import Scratch, difference, is_plain, is_same, is_whole, subtracted, widest
+from ..grafting.differences import difference, is_plain, is_same, is_whole, subtracted, widest
 from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import Tensors, outline
-from ..grafting.select import CACHED
+from ..grafting.select import CACHED, Scratch
 from ..modules.comparing import require_fit
 from ..support.errors import MaskError, ParamsError
 

@@ -35,15 +35,15 @@ import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import AS_BITS
-from ..grafting.differences import Scratch, difference, is_finite, is_plain, is_same, is_whole, widest
+from ..grafting.differences import difference, is_finite, is_plain, is_same, is_whole, widest
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, Tensors, named_weights, outline, unwrapped
+from ..grafting.select import Scratch
 from ..localizers.movement import distance
 from ..modules.pairs import Pair
 from ..modules.targets import Model, copied
-from ..support.errors import MaskError, ParamsError, did_you_mean
-from ..support.extras import optional
+from ..support.errors import MaskError, ParamsError, did_you_mean, optional
 from ..support.seeds import derive_seed
 from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, within_mask
 

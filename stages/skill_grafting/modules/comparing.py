@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..grafting.differences import holds, is_equal
+from ..grafting.apply import holds
+from ..grafting.differences import is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..models.blocks import head_of_classifier
 from ..support.errors import ModelError, ParamsError, one_line, shown

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..grafting.apply import holds
 from ..grafting.differences import (
     FIRST,
-    holds,
     is_equal,
     is_finite,
     is_plain,

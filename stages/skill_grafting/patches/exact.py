@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..grafting.bits import places_of_change
+from ..grafting.differences import places_of_change
 from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask

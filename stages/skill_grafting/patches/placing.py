@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.folders import find_checkpoint
 from ..checkpoints.layouts import named_as, skeleton
-from ..grafting.apply import put_at, write
-from ..grafting.differences import holds
+from ..grafting.apply import holds, put_at, write
 from ..grafting.fingerprint import differing, fingerprint
 from ..grafting.region import Tensors, named_weights, outline
 from ..grafting.select import pieces_of

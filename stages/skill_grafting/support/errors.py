@@ -8,11 +8,16 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
+from importlib import import_module
 from inspect import signature
+from types import ModuleType
 
 LONGEST_LINE = 1_500
 # what moves a terminal's cursor, colours or turns round its text, breaks lines where no reader sees it, or is half of a character
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# package -> the extra of this one that has it
+EXTRAS = {"matplotlib": "tables", "pandas": "tables", "peft": "merge"}
 
 
 class GraftError(Exception):
@@ -55,6 +60,17 @@ def printable(text: str) -> str:
 def one_line(error: Exception) -> str:
     """Type and beginning of the message of a library's error."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def optional(module: str) -> ModuleType:
+    """Import a module of such a package; raises GraftError with what installs it."""
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise GraftError(f"needs the package {package}: pip install 'skill-grafting[{EXTRAS[package]}]'") from None
 
 
 def require_takes(function: object, setting: str, *arguments: str) -> None:
