@@ -462,7 +462,8 @@ def _higher(masks: pd.DataFrame) -> str:
 def _wise(frontier: pd.DataFrame, run: pd.Series) -> dict[str, str]:
     """Where WiSE-FT lies between both models: chosen on dev, but not of a single weight."""
     if run.get("wise_alphas") == 1:
-        weight = f"at the weight {frontier.alpha[frontier.method == WISE_FT].iloc[0]:g}"
+        known = frontier.alpha[frontier.method == WISE_FT]  # older runs haven't kept it
+        weight = f"at the weight {known.iloc[0]:g}" if len(known) else "at one weight"
         return {"wise_weight": weight, "wise_how": weight}
     return {"wise_weight": "with the weight chosen on dev", "wise_how": "as far as scores best on dev"}
 

@@ -6,6 +6,7 @@ python -m stages.workflow.page        writes metrics/report.html and docs/REPROD
 import argparse
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,16 @@ from typing import Any
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
-from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
+from stages.workflow.report.claims import (
+    HOW_FAMILIES,
+    HOW_JUDGED,
+    ONE_TASK,
+    Judged,
+    Verdict,
+    families,
+    judge,
+    of_one_task,
+)
 from stages.workflow.report.publish import load_report, report_folders, start_of
 from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
 from stages.workflow.report.tables import Rendered, facts_of, render
@@ -69,14 +79,29 @@ class Section:
         """All of them."""
         return judge(self.spec, self.frames)
 
+    @property
+    def counted(self) -> str:
+        """How many claims have each verdict, of those that any has."""
+        found = [claim.verdict for claim in self.claims]
+        return ", ".join(f"{verdict} {found.count(verdict)}" for verdict in Verdict if verdict in found)
+
+    @property
+    def anchor(self) -> str:
+        """The name that its title has in a link."""
+        return re.sub(r"[^\w-]", "", self.spec.title.lower().replace(" ", "-"))
+
     @cached_property
-    def figures(self) -> list[tuple[str, str]]:
-        """Caption and content of each figure that there is data for, in the order of the spec."""
-        drawn = [name for name, figure in self.spec.figures.items() if len(rows_of(self.frames, figure))]
-        names = [(name, file) for name in drawn for file in sorted(self.plots.glob(f"{name}*.png"))]
+    def figures(self) -> list[tuple[str, list[str]]]:
+        """Caption and content of each figure that there is data for, in the order of the spec; one that is split has several."""
+        found = {
+            figure.title.partition("{")[0]: sorted(self.plots.glob(f"{name}*.png"))
+            for name, figure in self.spec.figures.items()
+            if len(rows_of(self.frames, figure))
+        }
         return [
-            (self.spec.figures[name].title.partition("{")[0], base64.b64encode(file.read_bytes()).decode())
-            for name, file in names
+            (title, [base64.b64encode(file.read_bytes()).decode() for file in files])
+            for title, files in found.items()
+            if files
         ]
 
 
@@ -162,7 +187,7 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
             how=HOW_JUDGED, how_families=HOW_FAMILIES, families=families, one_task=ONE_TASK, of_one_task=of_one_task,
             claim=claim, told=told, otherwise=otherwise, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
-        yield path, made
+        yield path, made.rstrip() + "\n"
 
 
 def main() -> None:

@@ -418,6 +418,31 @@ def test_whiskers_of_shares_end_at_0_and_100_and_dots_in_one_place_stand_apart()
     assert all(not bars.has_xerr for bars in drawn.axes[0].containers), "no whiskers in a legend that no dot has"
 
 
+@pytest.mark.parametrize("third", [0.5, 0.505, 0.7])
+def test_no_dot_hides_another_of_its_row(third):
+    rows = pd.DataFrame([
+        {"task": task, "seed": 13, "method": method, "score": score + 0.01 * place}
+        for place, task in enumerate("abcdefghijkl") for method, score in (("x", 0.2), ("y", 0.5), ("z", third), ("w", 0.9))
+    ])  # fmt: skip
+    [(_, drawn)] = draw_all(spec(figures={"f": ABOUT | FIGURES["dots"] | {"kind": "dots"}}), {"rows": rows})
+    drawn.draw_without_rendering()
+    panel = drawn.axes[0]
+    dots = [(bars.lines[0].get_markersize() / 72 * drawn.dpi, panel.transData.transform(bars.lines[0].get_xydata())[0]) for bars in panel.containers]
+    apart = [max(abs(here - there)) / size for size, here in dots for other, there in dots if size == other and (here != there).any()]
+    assert len(dots) == 52 and min(apart) > 0.9
+
+
+@pytest.mark.parametrize(("columns", "numbers"), [(3, 27), (12, 0)])
+def test_of_many_large_heat_maps_the_colours_are_shown_and_each_name_once(columns, numbers):
+    tasks = [f"task{place}" for place in range(columns)]
+    rows = pd.DataFrame([{"task": a, "other": b, "seed": 13, "kind": kind, "score": 0.5} for kind in "xyz" for a in tasks for b in tasks])
+    figure = ABOUT | {"kind": "heatmap", "x": "task", "y": "other", "panel": "kind"}
+    [(_, drawn)] = draw_all(spec(figures={"f": figure}), {"rows": rows})
+    panels = [axes for axes in drawn.axes if axes.images]
+    assert len(panels) == 3 and sum(len(panel.texts) for panel in panels) == numbers
+    assert [panel.yaxis.get_tick_params()["labelleft"] for panel in panels] == [True, False, False]
+
+
 def test_a_heat_map_of_nothing_but_its_centre_is_drawn():
     figure = ABOUT | FIGURES["heatmap"] | {"kind": "heatmap", "centre": 1}
     [(_, drawn)] = draw_all(spec(figures={"f": figure}), {"rows": frame(x=(1.0, 1.0, 1.0), y=(1.0, 1.0, 1.0))})

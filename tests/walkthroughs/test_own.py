@@ -50,13 +50,13 @@ def test_each_walk_through_takes_less_than_ten_lines_of_settings():
 
 
 def test_own_rows_are_read_checked_and_sampled(story):
-    run = done(story, "dvc repro sample")
+    run = done(story, "workflow.run sample")
     assert {*run.executed} == {"fetch", *cells("sample")}
     assert '"sentence1"' in run.text and re.search(r"\d+ of \d+ stages to run", run.text)
 
 
 def test_an_own_model_folder_is_taken_over(story):
-    run = done(story, "dvc repro model")
+    run = done(story, "workflow.run model")
     assert run.executed == ["model"] and "model: mine" in run.text
 
 

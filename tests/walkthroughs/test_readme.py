@@ -30,7 +30,7 @@ def test_everything_is_cached_and_a_changed_number_reruns_what_follows_from_it(s
     _, runs = story
     assert {*COMMANDS} >= ELSEWHERE and runs["dvc repro"].executed == []
     follows = stages_of("movies-13", of_cell=("movement", "mask", "evaluate"), of_seed=("calibration", "ood"))
-    assert {*runs["dvc exp run -S graft.sparsity=0.0005"].executed} == {"summary"} | follows
+    assert {*runs["python -m stages.workflow.run -S graft.sparsity=0.0005"].executed} == {"summary"} | follows
     assert "metrics/summary.json" in runs["dvc metrics diff"].text
 
 

@@ -58,8 +58,11 @@ SETTINGS = {
 }  # fmt: skip
 WIDTH, ROW, PANEL, TITLE, DPI = 9.0, 0.27, 2.3, 0.28, 150  # inches
 LINE, LONGEST = 0.2, 82  # of a title: inches of a further line, characters of one
-NEAR, ABOVE = 0.012, 0.36  # dots nearer than this share of the width stand so many rows above each other
-APART = 2.5  # points (1/72 inch) between the whiskers of two lines
+DOT, MEAN_DOT = 7, 11  # points (1/72 inch) across a dot, and across one of the mean
+TOP = 0.5  # rows that the mean stands further up, so that its larger dots have room
+INSIDE = 0.75  # share of a drawing that is within its axes, about
+APART = 5  # points between the whiskers of two lines, where there is room
+LEGIBLE = 0.3  # inches across a cell that has room for its number
 
 Part = tuple[dict[str, Any], pd.DataFrame]  # the value of a panel's column, and its rows
 
@@ -224,17 +227,19 @@ def _dots(plot: _Plot) -> Drawing:
     """
     figure, parts = plot.figure, plot.panels
     names = [*([figure.mean] if figure.mean else []), *plot.spec.ordered(plot.rows[figure.y])]
-    height = ROW * len(names) + 0.7
-    drawn, axes = _grid(min(2, len(parts)), len(parts), height, 1.2, sharey=True, sharex=True)
+    places = [row - TOP if figure.mean and not row else row for row in range(len(names))]
+    height = ROW * (len(names) + 2 * TOP * bool(figure.mean)) + 0.7
+    across = 3 if len(parts) == 3 else min(2, len(parts))
+    drawn, axes = _grid(across, len(parts), height, 1.2, sharey=True, sharex=True)
     for panel, (part, rows) in zip(axes, parts, strict=False):
         for place, look, own in plot.by_hue(rows):
             aside = 0 if figure.mean else 0.5 * place / len(plot.looks)
-            _dot_rows(plot, panel, own, names, look, aside)
+            _dot_rows(plot, panel, own, dict(zip(names, places, strict=True)), look, aside)
         if figure.mean:
-            _join(panel, len(names))
+            _join(panel, places, INSIDE * WIDTH * 72 / across)
         plot.levels(panel, part, upright=True)
-        panel.set_yticks(range(len(names)), [name if name == figure.mean else plot.text(name) for name in names])
-        panel.set_ylim(len(names) - 0.5, -0.5)
+        panel.set_yticks(places, [name if name == figure.mean else plot.text(name) for name in names])
+        panel.set_ylim(len(names) - 0.5, 2 * places[0] - 0.5)
         for label in panel.get_yticklabels()[: bool(figure.mean)]:  # a panel that shares the axis of another has none
             label.set_fontweight("bold")
         panel.set(xlabel=figure.label, title=plot.title(part) if part else "")
@@ -244,13 +249,13 @@ def _dots(plot: _Plot) -> Drawing:
 
 
 def _dot_rows(
-    plot: _Plot, panel: Axes, rows: pd.DataFrame, names: Sequence[Any], look: dict[str, Any], aside: float
+    plot: _Plot, panel: Axes, rows: pd.DataFrame, names: dict[Any, float], look: dict[str, Any], aside: float
 ) -> None:
     """The dots of one hue, at their row or beside it."""
     figure = plot.figure
     bars = {"linestyle": "", "capsize": 2, "elinewidth": 1}
-    for place, name in enumerate(names):
-        whole = bool(figure.mean) and place == 0
+    for name, place in names.items():
+        whole = place < 0
         own = rows if whole else rows[rows[figure.y] == name]
         if own.empty:
             continue
@@ -258,30 +263,31 @@ def _dot_rows(
         if figure.points and own[figure.points].nunique() > 1:
             points = 100 * own.groupby(figure.points)[figure.value].mean()
             panel.plot(points, [place + aside] * len(points), ".", color=look["color"], alpha=0.45, zorder=2)
-        size = 11 if whole else 7
-        shown = look if place == 0 else look | {"label": None}
+        size = MEAN_DOT if whole else DOT
+        shown = look if place <= 0 else look | {"label": None}
         edge = {"markeredgecolor": "white" if figure.mean else look["color"]}
         if not figure.mean and value.sd is not None:
             edge["xerr"] = 100 * plot.whiskers(np.array([value.mean]), np.array([value.sd]))
         panel.errorbar(100 * value.mean, place + aside, markersize=size, **edge, **bars, **shown)
 
 
-def _join(panel: Axes, rows: int) -> None:
-    """A line from the first to the last dot of each row, where dots in one place stand above each other; the mean stands apart."""
+def _join(panel: Axes, rows: Sequence[float], width: float) -> None:
+    """A line from the first to the last dot of each row; dots that would cover each other stand one above the other; `width` in points."""
     dots = sorted((bars.lines[0] for bars in panel.containers), key=_place)
-    near = NEAR * (_place(dots[-1]) - _place(dots[0]))
-    for row in range(rows):
+    scale = width / max(_place(dots[-1]) - _place(dots[0]), 1e-9)
+    for row in rows:
         own = [dot for dot in dots if dot.get_ydata()[0] == row]
         panel.plot([_place(own[0]), _place(own[-1])], [row, row], color="#BBBBBB", linewidth=1.5, zorder=1)
-        heaps = [own[:1]]
+        size, heaps = own[0].get_markersize(), [own[:1]]
         for before, dot in pairwise(own):
-            if _place(dot) - _place(before) < near:
+            if (_place(dot) - _place(before)) * scale < size:
                 heaps[-1].append(dot)
             else:
                 heaps.append([dot])
         for heap in heaps:
+            step = min(size / (72 * ROW), (1 + 2 * TOP * (row < 0)) / len(heap))  # rows
             for above, dot in enumerate(heap):
-                dot.set_ydata([row + ABOVE * (above - (len(heap) - 1) / 2)])
+                dot.set_ydata([row + step * (above - (len(heap) - 1) / 2)])
     panel.axhline(0.5, color="#DDDDDD", linewidth=0.8, zorder=0)
 
 
@@ -323,8 +329,10 @@ def _lines(plot: _Plot) -> Drawing:
     The mean over panels is drawn where all of them have values: else it would be of other tasks at each x.
     """
     figure, (drawn, panels) = plot.figure, _panels(plot)
+    apart, margin = _apart(plot, panels[0][0])
     for panel, part, rows in panels:
         size = 3.5 if part and figure.mean else 5
+        panel.margins(x=margin)
         for place, look, own in plot.by_hue(rows):
             every = own[figure.panel].nunique() if figure.mean and not part and not figure.growing else 0
             groups = [
@@ -336,7 +344,7 @@ def _lines(plot: _Plot) -> Drawing:
                 xs, means, spreads = np.array(groups, float).T
                 bars = {"capsize": 2, "elinewidth": 0.8, "markersize": size, **look}
                 if not np.isnan(spreads).all():  # so that whiskers can be told from those of others
-                    aside = ScaledTranslation(APART * place / 72, 0, drawn.dpi_scale_trans)
+                    aside = ScaledTranslation(apart * place / 72, 0, drawn.dpi_scale_trans)
                     bars["transform"] = panel.transData + aside
                     bars["yerr"] = 100 * plot.whiskers(means, spreads)
                     ends = 100 * means + np.nan_to_num(bars["yerr"]) * [[-1], [1]]
@@ -347,6 +355,17 @@ def _lines(plot: _Plot) -> Drawing:
         plot.scale(panel)
         _titled(plot, panel, part)
     return _with_legend(drawn, [panel for panel, *_ in panels])
+
+
+def _apart(plot: _Plot, panel: Axes) -> tuple[float, float]:
+    """Points between the whiskers of two lines, those of one x nearer to each other than to the next x's; and the margin that the outermost need."""
+    places = np.unique(plot.rows[plot.figure.x].to_numpy(float))
+    places = np.log(places) if plot.figure.log else places
+    spec = panel.get_subplotspec()
+    width = INSIDE * WIDTH * 72 * len(spec.colspan) / spec.get_gridspec().ncols
+    gap = np.diff(places).min() / np.ptp(places) if len(places) > 1 else 1
+    apart = min(APART, 0.8 * width * gap / len(plot.looks))
+    return apart, 0.05 + apart * (len(plot.looks) - 1) / 2 / width
 
 
 def _spread(figure: Figure, rows: pd.DataFrame, alone: bool) -> tuple[float, float]:
@@ -401,7 +420,7 @@ def _with_legend(drawn: Drawing, axes: Sequence[Axes]) -> Drawing:
 
 
 def _heatmaps(plot: _Plot) -> Drawing:
-    """A panel for each group: the mean of a value by row and column, in words of numbers in each cell.
+    """A panel for each group: the mean of a value by row and column, as colours, and as numbers where cells have room for them.
 
     With `box`, rows and columns are numbers, and a box goes around those up to it.
     """
@@ -413,20 +432,33 @@ def _heatmaps(plot: _Plot) -> Drawing:
         tables.append((part, 100 * (means if figure.box else means.reindex(index=names, columns=columns))))
     wide = max(len(table.columns) for _, table in tables)
     even = len({len(table) for _, table in tables}) == 1
-    across = min(3 if wide <= 6 else 2, len(tables)) if even else 1  # a low panel beside a high one would float
+    alike = all(
+        table.axes[0].equals(tables[0][1].index) and table.axes[1].equals(tables[0][1].columns) for _, table in tables
+    )
+    # a low panel beside a high one would float, and of few wide ones the numbers are shown
+    across = min(3, len(tables)) if even and (wide <= 6 or len(tables) > 2) else 1
+    across = (
+        4 if across == 3 and len(tables) % 4 == 0 < len(tables) % 3 and wide <= 12 else across
+    )  # no hole at the end
     # inches; beside the panels stand the rows' names and the colours
     cell = min(0.4 if even else 0.46, ((WIDTH - 2.2) / across - 0.2) / wide)
+    names = alike and cell < LEGIBLE  # once, below the last panels and left of the first ones
     tall = [max(len(table) for _, table in tables[first : first + across]) for first in range(0, len(tables), across)]
-    heights = [max(cell * rows + (1.2 if figure.x_label else 1.1), 1.2) for rows in tall]
-    drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.2, height_ratios=heights)
+    heights = [max(cell * rows + (0.5 if names else 1.2 if figure.x_label else 1.1), 1.2) for rows in tall]
+    drawn, axes = _grid(across, len(tables), sum(heights) / len(heights), 1.5 if names else 1.2, height_ratios=heights)
     values = pd.concat([table.stack() for _, table in tables])
     norm = _norm(figure, values)
     for place, (panel, (part, table)) in enumerate(zip(axes, tables, strict=False)):
-        _heatmap(plot, panel, table, norm, size=8 if cell > 0.3 else 6)
-        panel.set_title(plot.title(part), fontsize=10)
-        if place % across and table.index.equals(tables[place - 1][1].index):
-            panel.tick_params(labelleft=False)
-    bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=0.7)
+        _heatmap(plot, panel, table, norm, cell >= LEGIBLE)
+        title = (
+            _wrapped(plot.title(part).replace(" %", "\N{NO-BREAK SPACE}%"), 90 // across)
+            if names
+            else [plot.title(part)]
+        )
+        panel.set_title("\n".join(title), fontsize=9 if names else 10)
+        below = names and place + across < len(tables)
+        panel.tick_params(labelleft=not place % across or not alike, labelbottom=not below)
+    bar = drawn.colorbar(axes[0].images[0], ax=axes, label=figure.label, shrink=min(0.7, 3.5 / drawn.get_figheight()))
     middle = 100 * (figure.centre or 0)
     lowest = 0 if figure.centre is None else min(values.min(), middle - 1)
     bar.ax.set_ylim(lowest, max(values.max(), middle + 1))  # the middle, and no colour that nothing has
@@ -442,15 +474,15 @@ def _norm(figure: Figure, values: pd.Series) -> Normalize:
     return TwoSlopeNorm(middle, middle - away, middle + away)
 
 
-def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, size: int) -> None:
+def _heatmap(plot: _Plot, panel: Axes, table: pd.DataFrame, norm: Normalize, numbers: bool) -> None:
     box, even = plot.figure.box, plot.figure.centre is None
     colours, origin = "Blues" if even else "PuOr_r", "lower" if box else "upper"
     panel.imshow(table, norm=norm, cmap=colours, aspect="equal", origin=origin)
     for (row, column), value in np.ndenumerate(table.to_numpy()):
-        if not np.isnan(value):
+        if numbers and not np.isnan(value):
             dark = norm(value) > 0.6 if even else abs(norm(value) - 0.5) > 0.3
             colour = "white" if dark else "black"
-            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=size, color=colour)
+            panel.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     for side, names in ((panel.xaxis, table.columns), (panel.yaxis, table.index)):
         labels = [f"{name:g}" if isinstance(name, float) else plot.spec.label(name) for name in names]
         side.set_ticks(range(len(names)), labels, fontsize=8)
