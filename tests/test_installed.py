@@ -130,6 +130,8 @@ def test_every_subcommand_and_a_patch_on_live_models(installed, make_cell, tmp_p
         shutil.copytree(source, folder / name)
     lines = "apply patch --base base --to applied", "localize --base base --finetuned tuned --to found --sparsity 0.01 0.1"
     lines += "export patch --leave-out --base base --to adapter", "inspect patch", "diff --base base --finetuned tuned --to exact"
+    lines += ("merge recipe.yml --to merged",)
+    (folder / "recipe.yml").write_text("{merge_method: task_arithmetic, base_model: base, models: [{model: tuned, parameters: {weight: 0.5}}]}")
     assert {line.split()[0] for line in lines} == {*COMMANDS}
     code, said, error = run(installed, folder, COMMAND + LIVE, *lines)
     assert code == 0 and "graftable" in said and (folder / "adapter/adapter_config.json").is_file(), error

@@ -13,20 +13,17 @@ from torch import Tensor
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_files import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.merging.merge import (
-    AVERAGE,
-    CONSENSUS,
+from skill_grafting.merging.arithmetic import (
     agreed,
     choose_alpha,
     mean_normalised,
-    merged_vector,
     shifted,
-    stitch,
-    summed,
     tall_mask,
     task_vector,
     within,
 )
+from skill_grafting.merging.stitching import stitch
+from skill_grafting.merging.ways import AVERAGE, CONSENSUS, merged_vector, summed
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.fields import HEAD

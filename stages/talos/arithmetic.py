@@ -9,16 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from skill_grafting.merging.merge import (
-    DARE,
-    TIES,
-    alpha_grid,
-    choose_alpha,
-    mean_normalised,
-    merged_vector,
-    normalised,
-    summed,
-)
+from skill_grafting.merging.arithmetic import alpha_grid, choose_alpha, mean_normalised, normalised
+from skill_grafting.merging.ways import DARE, TIES, merged_vector, summed
 from skill_grafting.support.io import write_json
 from skill_grafting.support.progress import progress
 from stages.talos.arithmetic_model import FULL, ArithmeticModel, Key, Merger, open_model

@@ -14,7 +14,7 @@ from torch import Tensor
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask_files import read_mask_for
 from skill_grafting.grafting.region import Tensors
-from skill_grafting.merging.merge import combined, task_vector
+from skill_grafting.merging.arithmetic import combined, task_vector
 from skill_grafting.models.anatomy import ModelSpec, read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.io import read_rows

@@ -8,7 +8,7 @@ import pandas as pd
 
 from skill_grafting.grafting.composition import KEY, KINDS, QUERY, composition
 from skill_grafting.grafting.mask_files import read_mask
-from skill_grafting.merging.merge import normalised
+from skill_grafting.merging.arithmetic import normalised
 from stages.talos.settings import Settings
 from stages.text.scores.gain import relative_gain
 from stages.text.scores.overlap import overlap

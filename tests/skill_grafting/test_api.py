@@ -24,8 +24,9 @@ from skill_grafting.calibration import reliability
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, unwrapped
 from skill_grafting.localizers.registry import NAMES, kind_of
-from skill_grafting.merging import merge as merging
-from skill_grafting.merging.merge import shifted, task_vector
+from skill_grafting.merging import arithmetic, ways
+from skill_grafting.merging.arithmetic import shifted, task_vector
+from skill_grafting.merging.stitching import RULES
 from skill_grafting.support.errors import DataError, GraftError, MaskError, ModelError, ParamsError, TrainingError
 from stages.text.models.fisher import squared_gradients
 from stages.text.models.label_model import LabelModel
@@ -243,20 +244,20 @@ def test_merging_is_that_of_the_pipeline():
     tasks = {task: (models[task], masks[task]) for task in models}
     pretrained = {name: values.detach() for name, values in base.named_parameters()}
     after = {task: dict(sg.graft(base, *tasks[task]).named_parameters()) for task in tasks}
-    total = merging.summed(pretrained, after)
-    both = merging.agreed([merging.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
+    total = ways.summed(pretrained, after)
+    both = arithmetic.agreed([arithmetic.tall_mask(task_vector(pretrained, model), total, 0.4) for model in after.values()])
     wanted = {
-        merging.AVERAGE: shifted(pretrained, total, 1 / 3),
-        merging.ARITHMETIC: shifted(pretrained, total),
+        ways.AVERAGE: shifted(pretrained, total, 1 / 3),
+        ways.ARITHMETIC: shifted(pretrained, total),
         "sum": shifted(pretrained, total),
-        merging.TIES: shifted(pretrained, merging.merged_vector(merging.TIES, pretrained, after)),
-        merging.DARE: shifted(pretrained, merging.merged_vector(merging.DARE, pretrained, after)),
-        merging.CONSENSUS: shifted(pretrained, merging.within(total, both)),
+        ways.TIES: shifted(pretrained, ways.merged_vector(ways.TIES, pretrained, after)),
+        ways.DARE: shifted(pretrained, ways.merged_vector(ways.DARE, pretrained, after)),
+        ways.CONSENSUS: shifted(pretrained, arithmetic.within(total, both)),
     }
     for how, tensors in wanted.items():
         assert same({name: one.detach() for name, one in sg.merge(base, tasks, how).named_parameters()}, tensors), how
     alone = {"a": (models["a"], masks["a"])}
-    assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in merging.RULES)
+    assert all(same(state(sg.merge(base, alone, rule)), state(sg.graft(base, *tasks["a"]))) for rule in RULES)
 
 
 def merged_x(before: list, afters: list[list], how: str, **options: object) -> Tensor:

@@ -16,23 +16,21 @@ from skill_grafting.grafting.mask_files import StoredMask
 from skill_grafting.grafting.region import Region
 from skill_grafting.merging import inputs as sides
 from skill_grafting.merging import merge as merging
-from skill_grafting.merging.merge import (
-    RULES,
-    VECTORS,
+from skill_grafting.merging import stitching
+from skill_grafting.merging.arithmetic import (
     add,
     agreed,
     alpha_grid,
     choose_alpha,
-    kth_highest,
     mean_normalised,
-    merged_vector,
     normalised,
     shifted,
-    summed,
     tall_mask,
     task_vector,
     within,
 )
+from skill_grafting.merging.stitching import RULES
+from skill_grafting.merging.ways import VECTORS, kth_highest, merged_vector, summed
 from skill_grafting.support.errors import MaskError
 from tests.memory import PeakBytes
 from tests.pico import same
@@ -46,7 +44,7 @@ def stored(region: Region, places: list[int], values: dict, task: str) -> Stored
 
 
 def stitch(grafts: list[StoredMask], pretrained: dict, rule: str) -> StoredMask:
-    return StoredMask(*merging.stitch(grafts, pretrained, rule), {}, {})
+    return StoredMask(*stitching.stitch(grafts, pretrained, rule), {}, {})
 
 
 def moved(pretrained: dict, seed: int, size: float = 0.1) -> dict:

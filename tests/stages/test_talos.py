@@ -20,7 +20,8 @@ from skill_grafting.localizers.localizer import Budget
 from skill_grafting.localizers.movement import movement, movement_mask
 from skill_grafting.localizers.registry import localizer_of
 from skill_grafting.localizers.talos import Talos, round_sizes
-from skill_grafting.merging.merge import combined, summed, task_vector
+from skill_grafting.merging.arithmetic import combined, task_vector
+from skill_grafting.merging.ways import summed
 from skill_grafting.support.errors import MaskError, TrainingError
 from skill_grafting.support.io import write_json
 from stages.talos.arithmetic import addition, choose_negation, negation, single_scores

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..grafting.apply import put_at, write
-from ..grafting.differences import difference, is_plain, is_same, is_whole, subtracted, widest
+from ..grafting.differences import difference, is_finite, is_plain, is_same, is_whole, subtracted, widest
 from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import Tensors, outline
 from ..grafting.select import CACHED, Scratch
@@ -95,6 +95,18 @@ class Piece:
             write([(tensor, self.places, values)])
 
 
+def require_finite(how: str, piece: Piece, values: Tensor) -> None:
+    """Raise MaskError for values that are infinite or no numbers, and aren't the base's: a task's own, or what came of them."""
+    if is_plain(values):
+        return
+    for task in piece.given:
+        after = piece.after(task)
+        if not bool((is_finite(after) | is_same(piece.before, after)).all()):
+            raise MaskError(f"tasks.{task}: its values of {piece.name} are infinite or no numbers")
+    if not bool((is_finite(values) | is_same(piece.before, values)).all()):
+        raise MaskError(f"{piece.name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
+
+
 def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
     """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
     regions = [side.mask.region for side in sides.values() if side.mask is not None]
@@ -138,16 +150,19 @@ def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
 
 
 def pieces_of(
-    name: str, pretrained: Tensors, sides: Mapping[str, TaskValues], scratch: Scratch | None = None
+    name: str, pretrained: Tensors, sides: Mapping[str, TaskValues], scratch: Scratch | None = None, row: int = 16
 ) -> Iterator[Piece]:
-    """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU."""
+    """A tensor of the base, piece by piece in order, with what those sides have of it whose mask names it; on the CPU.
+
+    row: how many numbers stay together.
+    """
     before, flat, found = outline(pretrained, name), _flat(pretrained, name), {}
     for task, side in sides.items():
         indices = None if side.mask is None else side.mask.indices.get(name)
         if side.mask is None or indices is not None:
             kind = before.dtype if side.cast else outline(side.values, name).dtype
             found[task] = indices, _flat(side.values, name), side.packed, kind
-    size = max(TOGETHER * CACHED * torch.get_num_threads() // max(TOGETHER, len(found)) // 16 * 16, 16)
+    size = max(TOGETHER * CACHED * torch.get_num_threads() // max(TOGETHER, len(found)) // row, 1) * row
     for start in range(0, before.numel(), size) if found else ():
         stop = min(start + size, before.numel())
         parts = {task: _part(start, stop, *one) for task, one in found.items()}

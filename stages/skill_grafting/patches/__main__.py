@@ -21,6 +21,7 @@ COMMANDS = {
     "diff": "Make the patch of all that differs between two checkpoints, bit for bit.",
     "apply": "Put a patch onto its base model and save the result; any other model is refused.",
     "export": "Write a patch as an adapter of peft.",
+    "merge": "Merge several checkpoints of one base, as a recipe in the form of mergekit says.",
     "inspect": "Show how large a mask is and where its parameters lie.",
 }
 # command -> its module, if it has another name
@@ -101,6 +102,11 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--leave-out": {"action": "store_true", "help": "leave biases and embeddings, which an adapter can't hold, as pretrained"},
         **BASE,
         **TO,
+    },
+    "merge": {
+        "recipe": {"type": Path, "help": "a YAML file with merge_method, base_model and models with their weight and density"},
+        **TO,
+        "--seed": {"type": whole, "default": 0, "help": "random seed of the draws of DARE and DELLA; default: %(default)s"},
     },
     "inspect": {**MASK, **JSON},
 }  # fmt: skip
