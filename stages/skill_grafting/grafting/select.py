@@ -15,6 +15,8 @@ from .region import LazyTensors, Region, Tensors, outline
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
 CACHED, PART = 2**18, 2**22
+# so many small tensors are made one: what lies between many that are kept is memory that can't be used again
+TOGETHER = 256
 
 
 class NoNumberError(MaskError):
@@ -120,9 +122,9 @@ def top_k(region: Region, scores: Tensors, k: int) -> GraftMask:
     return GraftMask.from_region_indices(region, best(region, scores, k)[1])
 
 
-def ranking(region: Region, scores: Tensors, k: int) -> Tensor:
+def ranking(region: Region, scores: Tensors, k: int, above: float | None = None) -> Tensor:
     """Region indices (int64, shape (k,)) of the k highest scores, highest first, ties by region index; see `best`."""
-    return ordered(*best(region, scores, k))
+    return ordered(*best(region, scores, k, above))
 
 
 def ordered(values: Tensor, indices: Tensor) -> Tensor:
@@ -130,26 +132,30 @@ def ordered(values: Tensor, indices: Tensor) -> Tensor:
     return indices[torch.sort(values, descending=True, stable=True).indices].cpu()
 
 
-def best(region: Region, scores: Tensors, k: int) -> tuple[Tensor, Tensor]:
+def best(region: Region, scores: Tensors, k: int, above: float | None = None) -> tuple[Tensor, Tensor]:
     """The k highest scores of the region and their region indices (int64), which rise; of equal scores the lower index comes first.
 
-    So there are exactly k, and masks of growing k are nested.  Scores are asked for once, in pieces if they are `Elementwise` and else
-    tensor by tensor, and forgotten but for those above the least of the k best so far, of which at most 2k and a piece are held.
+    So there are exactly k, and masks of growing k are nested; fewer where scores have to be `above` a number.  Scores are asked for once, in
+    pieces if they are `Elementwise` and else tensor by tensor, and forgotten but for those above the least of the k best so far, of which
+    at most 2k and a piece are held.
     Raises ValueError if k is not within 0..region.size, NoNumberError if a score is NaN.
     """
     if not 0 <= k <= region.size:
         raise ValueError(f"k must be within 0..{region.size}, not {k}")
     if k == 0:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
-    held, count, least = list[tuple[Tensor, Tensor]](), 0, None
+    held, blocks, count = list[tuple[Tensor, Tensor]](), 0, 0
+    least = None if above is None else torch.tensor(above)
     for start, part in _parts(region, scores):
         # what equals the least of k that came before has a higher index
         places = torch.arange(len(part), device=part.device) if least is None else _places(part, _above, least)
         held.append((part[places], places + start))
         count += len(places)
         if count > 2 * k or (least is None and count >= k):
-            held, count = [_joined(held, k)], k
+            held, blocks, count = [_joined(held, k)], 1, k
             least = held[0][0].min()
+        elif len(held) - blocks == TOGETHER:
+            held[blocks:], blocks = [_end_to_end(held[blocks:])], blocks + 1
     return _joined(held, k)
 
 
@@ -162,8 +168,12 @@ def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:
             start += len(part)
 
 
+def _end_to_end(held: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(parts) for parts in zip(*held, strict=True))
+
+
 def _joined(held: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    values, indices = (torch.cat(parts) for parts in zip(*held, strict=True))
+    values, indices = _end_to_end(held)
     if bool(values.isnan().any()):
         raise NoNumberError("a score is no number (NaN)")
     if len(values) <= k:

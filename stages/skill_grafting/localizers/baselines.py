@@ -1,17 +1,21 @@
 """What the paper's masks are compared with: the localizers that learn nothing about the graft."""
 
 import math
+from functools import partial
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..grafting.differences import exact, is_same
+from ..grafting.differences import Scratch, exact, is_same, places_of_change
 from ..grafting.region import Region
 from ..grafting.select import Elementwise, ranking
 from ..support.fields import Positive
 from .localizer import Localizer, LocalizerInput
 from .movement import distance, movement
+
+# below any distance: what didn't move at all
+STILL = -1.0
 
 
 class Bias(Localizer):
@@ -51,8 +55,8 @@ class Lota(Localizer):
 
         This is movement, the base of the paper's masks, but for a ticket never being padded with what fine-tuning left alone.
         """
-        moved = Elementwise(given.region.shapes, ticket, given.pretrained, given.finetuned)
-        return ranking(given.region, moved, min(k, sum(int((values >= 0).sum()) for values in moved.values())))
+        moved = Elementwise(given.region.shapes, partial(ticket, scratch=Scratch()), given.pretrained, given.finetuned)
+        return ranking(given.region, moved, k, above=STILL)
 
 
 class Magnitude(Localizer):
@@ -82,13 +86,24 @@ def biases(region: Region) -> list[str]:
     return [name for name in region.shapes if name.rpartition(".")[2] == "bias"]
 
 
-def ticket(before: Tensor, after: Tensor) -> Tensor:
-    """How far values moved, and less than 0 of those that are the same; from 0.0 to -0.0 is a change over no distance."""
-    before, after = exact(before), exact(after).to(before.device)
-    same = is_same(before, after)
-    if not before.is_complex():
-        same &= before.isnan() | (before.signbit() == after.signbit())
-    return distance(before, after).masked_fill_(same, -1)
+def ticket(before: Tensor, after: Tensor, scratch: Scratch) -> Tensor:
+    """How far values moved, STILL of those that are the same; from 0.0 to -0.0 is a change over no distance.
+
+    The values lie in `scratch`.  Only those are looked at whose bits differ, few of all after a gentle training.
+    """
+    after, alike = after.to(before.device), before.dtype == after.dtype
+    before, after = before.reshape(-1), after.reshape(-1)
+    places = (
+        places_of_change(before, after).to(before.device) if alike else torch.arange(len(before), device=before.device)
+    )
+    ours, theirs = exact(before[places]), exact(after[places])
+    same = is_same(ours, theirs)
+    if not ours.is_complex():
+        same &= ours.isnan() | (ours.signbit() == theirs.signbit())
+    moved = distance(ours, theirs).masked_fill_(same, STILL)
+    scores = scratch("ticket", before, moved.dtype).fill_(STILL)
+    scores[places] = moved
+    return scores
 
 
 def size(values: Tensor) -> Tensor:
