@@ -1,17 +1,19 @@
 """Exact differences and their chains, masks of scores, edits, several patches in one batch, updates by the names of files."""
 
 import copy
+import json
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import skill_grafting as sg
 from skill_grafting.grafting.differences import as_bits
+from skill_grafting.grafting.mask_files import seal
 from skill_grafting.grafting.scores import Per
 from skill_grafting.patches.__main__ import main
 from tests.dvc_project import fenced
@@ -64,6 +66,8 @@ def chain_holds(seed: int, kind: torch.dtype, share: float, odd: list[float], fo
     patches = [sg.diff(*pair) for pair in pairwise(states)]
     patches[0].save_pretrained(folder)
     assert sg.Patch.from_pretrained(folder) == patches[0]
+    patches[0].save_pretrained(folder, compact=True)
+    assert sg.Patch.from_pretrained(folder) == patches[0]
     assert same(sg.Patch.from_pretrained(folder).apply(states[0]), states[1])
     assert same(patches[0].then(patches[1]).apply(states[0]), states[2])
     live = copy.deepcopy(states[0])
@@ -107,6 +111,58 @@ def test_steps_of_another_chain_are_refused(tmp_path):
             call()
     with first.on(states[0]), pytest.raises(sg.GraftError, match="another patch"):
         first.put_on(states[0])
+
+
+@pytest.fixture
+def step() -> sg.Patch:
+    """A step that changes one number in two hundred, in bfloat16."""
+    base, generator = nn.Linear(300, 400).bfloat16(), torch.Generator().manual_seed(1)
+    base.weight.data.normal_(0, 0.02, generator=generator)
+    tuned = copy.deepcopy(base)
+    at = torch.rand(tuned.weight.shape, generator=generator) < 0.005
+    tuned.weight.data[at] *= 1.01
+    return sg.diff(base, tuned, title="step")
+
+
+def test_a_compact_patch_is_the_same_patch_in_half_the_bytes(step, tmp_path):
+    for compact in (False, True):
+        step.save_pretrained(tmp_path / str(compact), compact=compact)
+    plain, small = (tmp_path / name / "patch.safetensors" for name in ("False", "True"))
+    assert sg.Patch.from_pretrained(small) == step and sg.load_mask(small) == step.mask
+    per_value = [sum(part.nbytes for part in load_file(file).values()) / step.mask.selected for file in (plain, small)]
+    assert per_value[0] == 6 and 2 < per_value[1] < 3.3
+    sg.Patch.from_pretrained(small).save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/patch.safetensors").read_bytes() == plain.read_bytes()
+    assert "plain" in (small.parent / "README.md").read_text() and "plain" not in (plain.parent / "README.md").read_text()
+
+
+def test_a_damaged_compact_patch_is_refused(step, tmp_path):
+    step.save_pretrained(tmp_path, compact=True)
+    whole, file = (tmp_path / "patch.safetensors").read_bytes(), tmp_path / "patch.safetensors"
+    for place in range(8, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(sg.MaskError, match="damaged|not a mask file"):
+            sg.Patch.from_pretrained(file)
+    wrong = {"gaps": lambda stream: stream[:-9], "packed": lambda stream: torch.cat([stream, stream]), "kinds": lambda kind: "float64"}
+    for what, change in wrong.items():
+        made = {name: (change(stream) if name.startswith(what) else stream) for name, stream in load_file_of(whole, file).items()}
+        about = header_of(whole)
+        about["compact"] = {name: change(kind) if what == "kinds" else kind for name, kind in about["compact"].items()}
+        save_file(made, file, metadata={"graft": json.dumps(about)})
+        seal(file)
+        with pytest.raises(sg.MaskError, match="damaged"):
+            sg.Patch.from_pretrained(file)
+
+
+def header_of(whole: bytes) -> dict:
+    return json.loads(json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["graft"])
+
+
+def load_file_of(whole: bytes, file) -> dict[str, torch.Tensor]:
+    file.write_bytes(whole)
+    return {name: values.clone() for name, values in load_file(file).items()}
 
 
 # --- Masks of scores ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A mask file is enough to rebuild a graft from the pretrained model.  It is one safetensors file with, for each tensor that has a
 selected parameter, `indices/<name>` (flat indices, int32, or int64 in tensors of 2^31 and more) and `values/<name>` (the fine-tuned
-values there), and `head/<name>` for what travels whole, which has no pretrained values to be grafted onto.  Its header `graft`, a text
+values there), and `head/<name>` for what travels whole, which has no pretrained values to be grafted onto.  A compact file has streams
+in the place of indices and values (packing.py).  Its header `graft`, a text
 of JSON, begins with the SHA-256 of the file (computed with zeros in its place), and names the region, both denominators, and what its
 maker says: the model with its fingerprint, the task, the seed, how the mask was found.
 """
@@ -28,6 +29,7 @@ from ..support.errors import MaskError, plain_problem
 from ..support.writing import replacing
 from .fingerprint import fingerprint
 from .mask import GraftMask
+from .packing import pack, unpack
 from .region import Region, Tensors
 
 FORMAT, VERSION = "graft-mask", 3
@@ -52,6 +54,8 @@ ALL = (
 )
 # the entry of a header whose values are bits, which may be of any type, infinite or no numbers
 EXACT = "exact"
+# that of a compact file: the type of each tensor's values
+COMPACT = "compact"
 # largest tensor whose indices are stored in four bytes
 INT32_LIMIT = 2**31
 # a tensor's indices are counted in int64
@@ -99,14 +103,21 @@ class Header(BaseModel):
 # --- Writing -------------------------------------------------------------------------------------------------------------
 
 
-def write_mask(path: Path, stored: StoredMask) -> None:
+def write_mask(path: Path, stored: StoredMask, compact: bool = False) -> None:
     """Write a mask file, without values if there are none; equal masks give equal bytes."""
     mask, region = stored.mask, stored.mask.region
     kinds = {name: torch.int32 if prod(region.shapes[name]) < INT32_LIMIT else torch.int64 for name in mask.indices}
     tensors = {f"head/{name}": whole.contiguous() for name, whole in stored.head.items()}
-    tensors |= {f"indices/{name}": at.to(kinds[name], copy=True) for name, at in mask.indices.items()}
-    tensors |= {f"values/{name}": stored.values[name].contiguous() for name in mask.indices if stored.values}
+    values = {name: stored.values[name].contiguous() for name in mask.indices if stored.values}
+    if compact:
+        tensors |= pack({name: at.cpu() for name, at in mask.indices.items()}, values)
+    else:
+        tensors |= {f"indices/{name}": at.to(kinds[name], copy=True) for name, at in mask.indices.items()}
+        tensors |= {f"values/{name}": part for name, part in values.items()}
     header = {**stored.about, "format": FORMAT, "version": VERSION, "selected": mask.selected}
+    header |= (
+        {COMPACT: {name: str(part.dtype).removeprefix("torch.") for name, part in values.items()}} if compact else {}
+    )
     header |= {"graftable": region.size, "sparsity": mask.sparsity}
     header["shapes"] = {name: list(shape) for name, shape in region.shapes.items()}
     # only the top level is sorted: the order of `shapes` is the order of the region
@@ -190,10 +201,12 @@ def _read(opened: BinaryIO, path: Path) -> StoredMask:
         place, digest = _digests(opened)
         if place[1] != digest:
             raise ValueError("its content is not what was written")
-        parts: dict[str, dict[str, Tensor]] = {"indices": {}, "values": {}, "head": {}}
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in ("indices", "values", "head", "gaps", "packed")}
         for key in file.keys():  # noqa: SIM118 - not a dict
             part, _, name = key.partition("/")
             parts[part][name] = file.get_tensor(key)
+    if (kinds := about.pop(COMPACT, None)) is not None:
+        parts["indices"], parts["values"] = unpack(parts["gaps"], parts["packed"], kinds, about["selected"])
     mask, values = _mask_of(about, parts["indices"]), parts["values"]
     if values and values.keys() != mask.indices.keys():
         raise ValueError("indices and values don't name the same tensors")

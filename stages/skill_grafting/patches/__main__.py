@@ -69,6 +69,9 @@ MASK: dict[str, Any] = {"mask": {"type": Path, "help": "a file of a mask, or the
 PATCH: dict[str, Any] = {"patch": {"type": Path, "help": "the folder or file of a patch"}}
 BASE: dict[str, Any] = {"--base": {"required": True, "help": "base model, a folder or hub id"}}
 JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "print JSON instead of a table"}}
+COMPACT: dict[str, Any] = {
+    "--compact": {"action": "store_true", "help": "write fewer bytes, which only this package reads"}
+}
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "localize": {
         "--base": {"required": True, "help": "pretrained checkpoint, a folder or hub id"},
@@ -86,6 +89,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
         "--finetuned-revision": {"help": "commit, tag or branch of the fine-tuned model on the hub"},
         "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
+        **COMPACT,
         "--seed": {"type": whole, "default": 0, "help": "random seed of the method; default: %(default)s"},
     },
     "diff": {
@@ -95,6 +99,7 @@ ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
         "--revision": {"help": "commit, tag or branch of the base model on the hub"},
         "--finetuned-revision": {"help": "commit, tag or branch of the other one on the hub"},
         "--title": {"help": "what the patch is for; default: the name of the fine-tuned checkpoint"},
+        **COMPACT,
     },
     "apply": {**PATCH, **BASE, **TO},
     "export": {

@@ -22,27 +22,33 @@ FORMS = {MODEL: "a whole model", AS_PATCH: "a patch", PEFT: "an adapter that pef
 LIBRARIES = {MODEL: "transformers", AS_PATCH: "skill-grafting", PEFT: "peft"}
 
 
-def write_folder(target: Path, patch: PatchContent, form: str, write: Callable[[Path], str] | None = None) -> str:
+def write_folder(
+    target: Path, patch: PatchContent, form: str, write: Callable[[Path], str] | None = None, compact: bool = False
+) -> str:
     """A new folder with the patch, or with what `write` makes of it and says of that, and its card; gives one line about it."""
     with replacing(target, fresh=True) as folder:
         folder.mkdir()
-        held = write_files(folder, patch, form, write)
+        held = write_files(folder, patch, form, write, compact)
     kilobytes = sum(path.stat().st_size for path in target.iterdir()) / 1000
     about = f"{target}: {form} of {patch.use.base} for {patch.use.title}, {kilobytes:,.0f} kB, {patch.size}"
     return f"{about}; {held}" if held else about
 
 
 def write_files(
-    folder: Path, patch: PatchContent, form: str = AS_PATCH, write: Callable[[Path], str] | None = None
+    folder: Path,
+    patch: PatchContent,
+    form: str = AS_PATCH,
+    write: Callable[[Path], str] | None = None,
+    compact: bool = False,
 ) -> str:
     """The patch, or what `write` makes of it, and its card in a folder; gives what `write` says of it."""
-    held = write(folder) if write else write_patch(folder / PATCH, patch)
+    held = write(folder) if write else write_patch(folder / PATCH, patch, compact)
     with replacing(folder / CARD) as partial:
-        partial.write_text(card_text(patch, form, held or ""), encoding="utf-8")
+        partial.write_text(card_text(patch, form, held or "", compact), encoding="utf-8")
     return held or ""
 
 
-def card_text(patch: PatchContent, form: str, held: str = "") -> str:
+def card_text(patch: PatchContent, form: str, held: str = "", compact: bool = False) -> str:
     """The card of a patch in one of FORMS; `held` is a sentence about what an adapter holds."""
     use, found = patch.use, patch.mask.record
     left_out = _table(found, "left_out")
@@ -60,6 +66,7 @@ def card_text(patch: PatchContent, form: str, held: str = "") -> str:
         form=form,
         name=FORMS[form],
         held=held,
+        compact=compact,
         front=_front(patch, form),
         # as Python: settings of the config that differ from those of the base model
         settings=repr(as_options(use.config)),

@@ -44,7 +44,8 @@ def localize(**options: Any) -> str:
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in zip(sizes, masks, strict=True):
         folder = target if len(sizes) == 1 else target / f"{size:g}"
-        lines.append(write_folder(folder, patch_between(pair, mask, title=title), AS_PATCH))
+        patch = patch_between(pair, mask, title=title)
+        lines.append(write_folder(folder, patch, AS_PATCH, compact=request.compact))
         lines.append(f"{percent(_movement_in(pair, mask) / moved)} % of the region's squared movement.")
     lines += _assumptions(request, pair, mask.record.get("left_out"))
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])

@@ -125,11 +125,11 @@ class PatchContent:
         return f"Patch({title}{self.mask.selected:,} values for {self.use.base}, {len(self.head)} tensors whole)"
 
 
-def write_patch(path: Path, patch: PatchContent) -> None:
+def write_patch(path: Path, patch: PatchContent, compact: bool = False) -> None:
     """Write the file; equal patches give equal bytes."""
     about = {"found": patch.mask.record, "model_parameters": patch.region.size, KEY: patch.use.model_dump()}
     about |= {EXACT: True} if patch.use.makes else {}
-    write_mask(path, replace(patch.stored, about=about))
+    write_mask(path, replace(patch.stored, about=about), compact)
 
 
 def read_patch(place: str | Path, revision: str | None = None, **hub: Any) -> PatchContent:
