@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..grafting.apply import write
 from ..grafting.region import Parameters, named_weights
 from ..models.anatomy import ModelSpec, shapes_of
-from ..models.blocks import groups_in, new_head, outside
+from ..models.blocks import groups_in, heads_of, new_head, outside
 from ..models.loading import CLASSES, classes, load_model
-from ..modules.comparing import heads_of
 from ..modules.heads import generation_changes
 from ..modules.pairs import Pair, chosen
 from ..support.errors import ModelError

@@ -1,11 +1,11 @@
-"""The repeated blocks of a live model, and the group of each of its parameters, told by what runs on a text and in which order."""
+"""The repeated blocks of a live model, the group of each of its parameters, told by what runs on a text and in which order, and its heads."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from torch.nn import Embedding, ModuleList
 
-from ..grafting.region import named_weights
+from ..grafting.region import named_weights, unwrapped
 from ..support.errors import ModelError
 from ..support.fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
 from .probing import run_of
@@ -13,6 +13,10 @@ from .probing import run_of
 if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedModel
+
+# what peft puts before the names, and what parts call their heads
+WRAPPER = "base_model.model."
+HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 
 
 def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:
@@ -43,6 +47,26 @@ def new_head(model: "PreTrainedModel", lacking: Collection[str]) -> set[str]:
     pooler, behind = f"{model.base_model_prefix}.pooler.", outside(model)
     head = {name for name in lacking if name in behind or name.startswith(pooler)}
     return head if head & behind else head | behind
+
+
+def is_head(name: str) -> bool:
+    """True for a parameter of a head, by its name."""
+    while name.startswith(WRAPPER):
+        name = name.removeprefix(WRAPPER)
+    return name.partition(".")[0] in HEADS
+
+
+def heads_of(model: "Module") -> set[str]:
+    """Parameters of heads alone: by their names, and of a classifier of texts of transformers all outside its backbone.
+
+    A live model doesn't say which of these were new, as a folder does by what it lacks.  A weight that a head shares with another part is
+    none.
+    """
+    model = unwrapped(model)
+    classifier = head_of_classifier(model)
+    every = model.named_parameters(remove_duplicate=False)
+    shared = {weight for name, weight in every if not (is_head(name) or name in classifier)}
+    return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
 def head_of_classifier(model: "Module") -> set[str]:

@@ -17,13 +17,10 @@ from torch import Tensor, nn
 from ..grafting.apply import holds
 from ..grafting.differences import is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
-from ..models.blocks import head_of_classifier
+from ..models.blocks import heads_of, is_head
 from ..support.errors import ModelError, ParamsError, one_line, shown
 from .targets import require_plain, tensors_in
 
-# what peft puts before the names
-WRAPPERS = ("base_model.model.",)
-HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "qa_outputs")
 # what a layer of peft's says about its adapters
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
 # settings of a part that change nothing in eval mode, or that running it changes
@@ -31,26 +28,6 @@ HARMLESS = re.compile(
     "num_labels|training|drop|momentum|checkpoint|cache|count|call|seen|step|epoch|iter|max_|name|tags|missing|tied_weights|vocab_size"
 )
 SETTINGS = (bool, int, float, str, type(None))
-
-
-def is_head(name: str) -> bool:
-    """True for a parameter of a head, by its name."""
-    while wrapper := next(filter(name.startswith, WRAPPERS), ""):
-        name = name.removeprefix(wrapper)
-    return name.partition(".")[0] in HEADS
-
-
-def heads_of(model: nn.Module) -> set[str]:
-    """Parameters of heads alone: by their names, and of a classifier of texts of transformers all outside its backbone.
-
-    A live model doesn't say which of these were new, as a folder does by what it lacks.  A weight that a head shares with another part is
-    none.
-    """
-    model = unwrapped(model)
-    outside = head_of_classifier(model)
-    every = model.named_parameters(remove_duplicate=False)
-    shared = {weight for name, weight in every if not (is_head(name) or name in outside)}
-    return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
 def tensors_of(

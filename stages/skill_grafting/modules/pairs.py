@@ -29,9 +29,7 @@ from ..grafting.select import Converted, pieces_of
 from ..localizers.movement import squared_movement
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
-from .comparing import extra_states, heads_of, put_extra_states, tensors_of
 from .heads import generation_changes
-from .targets import copied_with
 
 LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
@@ -66,6 +64,9 @@ class Pair:
         if isinstance(base, Pair):
             return base
         if isinstance(base, nn.Module) and isinstance(tuned, nn.Module):
+            from ..models.blocks import heads_of
+            from .comparing import extra_states, tensors_of  # which files needn't load
+
             named = frozenset(chosen([*named_weights(base)], heads, "heads")) if heads else frozenset()
             known = named | heads_of(base)
             before, own = tensors_of(base, tuned, known)
@@ -142,6 +143,9 @@ class Pair:
 
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""
+        from .comparing import put_extra_states
+        from .targets import copied_with
+
         self.require_finite(self.whole)
         model = copied_with(self.model, [(name, None, self.after[name].detach()) for name in self.whole])
         put_extra_states(model, self.extra)
