@@ -7,6 +7,9 @@ from numpy.random import Generator
 from torch import Tensor
 from torch.nn import Module
 
+from .analysis import by_kind as by_kind
+from .analysis import overlaps as overlaps
+from .analysis import plot_masks as plot_masks
 from .calibration import calibration_error as calibration_error
 from .checkpoints.pairs import read_pair as read_pair
 from .curves import curve as curve
