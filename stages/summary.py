@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from skill_grafting.calibration import calibration_floor
-from skill_grafting.models.loading import load_tokenizer
 from skill_grafting.support.formatting import percent, small_percent
 from skill_grafting.support.io import read_json, read_rows
 from stages.text.models.encoding import cut_share
@@ -36,6 +35,7 @@ from stages.workflow.records import (
     grid,
     label_kinds,
     left_out,
+    mask_header,
     require_files,
     run_frame,
     scores_of_ends,
@@ -49,6 +49,7 @@ from stages.workflow.report.publish import publish
 from stages.workflow.stage import paths
 from stages.workflow.stage.decorator import stage
 from stages.workflow.stage.sections import Settings
+from stages.workflow.tokens import stored_tokenizer
 
 SCORE_COLUMNS = ("score", "accuracy", "f1", "ece", "agreement", "retained", "gain")
 KEYS = ["task", "test_set", "seed", "variant"]
@@ -128,12 +129,9 @@ def _points(_: Row, record: Row) -> list[Row]:
 
 
 def _mask_row(file: Path, cell: Row) -> Row:
-    from skill_grafting.grafting.mask_files import read_mask  # imports torch
-
-    stored = read_mask(file)
-    head, header = sum(part.numel() for part in stored.head.values()), stored.about
+    header, head = mask_header(file)
     losses = dict(zip(SEARCH, header.get("found", {}).get("loss", ()), strict=False))
-    return {**header, "head_parameters": head, **losses, **search_of(header), **cell}
+    return {**header, "head_parameters": sum(head.values()), **losses, **search_of(header), **cell}
 
 
 def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence[str]) -> pd.DataFrame:
@@ -225,7 +223,7 @@ def _tasks(names: list[str]) -> pd.DataFrame:
 
 def _cut_shares(tasks: list[str], params: Settings) -> list[float]:
     """Share of each task's test rows, those of the first seed, whose text is cut at model.max_length."""
-    model, tokenizer = params.model, load_tokenizer(paths.PRETRAINED)
+    model, tokenizer = params.model, stored_tokenizer(paths.PRETRAINED)
     rows = {task: read_rows(paths.sample(task, params.seeds[0], "test")) for task in tasks}
     return [cut_share(rows[task], read_task(task), tokenizer, model.mode, model.max_length) for task in tasks]
 

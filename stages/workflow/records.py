@@ -4,16 +4,18 @@ A report reads the cells that params.yaml names.  Files of others, left by an ea
 at, and one that is missing stops the report rather than vanish from an average.
 """
 
+import json
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from skill_grafting.support.errors import DataError
+from skill_grafting.support.errors import DataError, one_line
 from skill_grafting.support.formatting import small_percent
 from skill_grafting.support.io import read_json
 from stages.text.scores.gain import relative_gain
@@ -156,6 +158,22 @@ def shifts_in_words(rows: pd.DataFrame) -> str:
     """Of rows with a task, a test set and their shift: "here it is small in 12 pairs"."""
     pairs = rows.drop_duplicates(["task", "test_set"])["shift"].value_counts(sort=False)
     return "here " + (" and ".join(f"it is {name} in {counts(pair=n)}" for name, n in pairs.items()) or "there is none")
+
+
+def mask_header(file: Path) -> tuple[Row, dict[str, int]]:
+    """What the header of a mask file of the pipeline says, and the size of each tensor that travels whole; read without torch.
+
+    Raises DataError for a file that can't be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as opened:
+            header = json.loads((opened.metadata() or {})["graft"])
+            whole = [name for name in opened.keys() if name.startswith("head/")]  # noqa: SIM118 - not a dict
+            return header, {name.removeprefix("head/"): prod(opened.get_slice(name).get_shape()) for name in whole}
+    except (OSError, SafetensorError, LookupError, ValueError) as error:
+        raise DataError(f"{file}: damaged: {one_line(error)}") from error
 
 
 def search_of(header: Row) -> Row:

@@ -62,7 +62,7 @@ DRAWS = 100
 def few_draws(project, monkeypatch):
     """Samples of test rows, of which intervals of a single task are made, fewer than a run draws; and texts of which no tokenizer is asked."""
     monkeypatch.setattr("stages.text.scores.scores.DRAWS", DRAWS)
-    monkeypatch.setattr(stage, "load_tokenizer", lambda folder: folder)
+    monkeypatch.setattr(stage, "stored_tokenizer", lambda folder: folder)
     monkeypatch.setattr(stage, "cut_share", lambda rows, task, *_: 0.75 if task.name == "bbc" else 0.0)
 
 

@@ -1,5 +1,8 @@
 """Prompts: the template stays whole, the sentences give way, and a user's text is only text."""
 
+import subprocess
+import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +10,29 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
+from skill_grafting.models.loading import load_tokenizer
 from skill_grafting.support.errors import DataError, ModelError, ParamsError
 from stages.text.models.batching import by_length, collate, shuffled
 from stages.text.models.encoding import Example, cut_share, encode, label_word_ids, rendered, word_ids
 from stages.text.tasks.prompts import Prompt
 from stages.text.tasks.tasks import TaskSpec, resolve_tasks
 from stages.text.tasks.yaml12 import load_yaml
-from tests.pico import FILLERS, PAIRS, TOY, VOCABULARY, byte_tokenizer, prepending_tokenizer, runtime, word_tokenizer
+from stages.workflow.tokens import Tokens, stored_tokenizer
+from tests.pico import (
+    FILLERS,
+    PAIRS,
+    TOY,
+    VOCABULARY,
+    byte_tokenizer,
+    prepending_tokenizer,
+    runtime,
+    set_config,
+    word_tokenizer,
+)
 
 WORDS, BYTES = word_tokenizer(), byte_tokenizer()
-PROFILES = Path(__file__).parents[2] / "stages/profiles"
+ROOT = Path(__file__).parents[2]
+PROFILES = ROOT / "stages/profiles"
 
 
 def row(sentence1: str, sentence2: str | None = None, label: str = "positive") -> dict:
@@ -215,6 +231,29 @@ def test_the_share_of_cut_texts_is_of_those_that_are_longer(mode, tokenizer):
     whole = next(most for most in range(longest, 3 * longest) if cut_share(rows[:2], TOY, tokenizer, mode, most) == 0)
     assert cut_share(rows, TOY, tokenizer, mode, whole) == 0.25 and cut_share(rows[:2], TOY, tokenizer, mode, whole - 1) == 0.5
     assert cut_share(rows, TOY, tokenizer, mode, 10 * longest) == 0, "the control"
+
+
+TEXTS = ["", "the film was good .", "The  FILM\twas gòod -- and [MASK] </s> \U0001f600 unheardof", " ".join(FILLERS)]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "kind"), [(WORDS, {}), (WORDS, {"tokenizer_class": "BertTokenizer"}), (BYTES, {}), (prepending_tokenizer(), {}), (closing_tokenizer(mask=True), {})]
+)
+def test_a_report_counts_the_tokens_that_the_model_reads(tokenizer, kind, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    set_config(tmp_path, "tokenizer_config.json", **kind)
+    load_tokenizer(tmp_path).save_pretrained(tmp_path)  # as the stage `model` writes it
+    ours, theirs = stored_tokenizer(tmp_path), load_tokenizer(tmp_path)
+    assert isinstance(ours, Tokens) and (ours.mask_token, ours.mask_token_id) == (theirs.mask_token, theirs.mask_token_id)
+    for text, special, more in product(TEXTS, (True, False), ({}, {"truncation": True, "max_length": 7})):
+        both = [one(text, add_special_tokens=special, return_offsets_mapping=True, **more) for one in (ours, theirs)]
+        assert len({(*one["input_ids"], *one["offset_mapping"]) for one in both}) == 1, (text, special, more)
+        assert ours(text, TEXTS[1], **more)["input_ids"] == theirs(text, TEXTS[1], **more)["input_ids"]
+
+
+def test_the_main_report_starts_without_torch():
+    told = "import sys, stages.summary, stages.workflow.tokens; print({'torch', 'transformers', 'pandas'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True, cwd=ROOT).stdout == "{'pandas'}\n"
 
 
 def test_an_unknown_label_is_named_with_the_known_ones():

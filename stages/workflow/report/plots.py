@@ -381,10 +381,11 @@ def _paths(plot: _Plot) -> Drawing:
     for panel, part, rows in panels:
         shape = {"linewidth": 0.8, "markersize": 4 if part else 7}
         for _, look, own in plot.by_hue(rows):
-            along = own.groupby(figure.points, dropna=False) if figure.points else [("", own)]
-            measures = (group.groupby(figure.units)[[figure.x, figure.value]].mean().mean() for _, group in along)
-            if means := [(100 * both).to_list() for both in measures]:
-                panel.plot(*zip(*means, strict=True), **look, **shape)
+            along = [figure.points] if figure.points else []
+            means = own.groupby([*along, *figure.units], dropna=False)[[figure.x, figure.value]].mean()
+            means = means.groupby(level=0, dropna=False).mean() if along else means.mean().to_frame().T
+            if len(own):
+                panel.plot(100 * means[figure.x], 100 * means[figure.value], **look, **shape)
         if figure.diagonal:
             panel.axline((100, 100), slope=1, color="#555555", linewidth=0.8, linestyle=":", zorder=1)
         _titled(plot, panel, part)
