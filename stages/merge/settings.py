@@ -12,7 +12,7 @@ from pydantic import Field
 from skill_grafting.support.errors import did_you_mean
 from skill_grafting.support.fields import Count, Section, Weight
 from stages.text.scores.variants import FINETUNED, GRAFTED
-from stages.text.tasks.fields import Name, Share, Tasks, Values
+from stages.text.tasks.settings import Name, Share, Tasks, Values
 from stages.workflow.stage import sections
 from stages.workflow.stage.rules import Choice, is_on, unknown_localizers
 

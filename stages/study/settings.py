@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from skill_grafting.support.fields import Count, Positive, Section, Weight
-from stages.text.tasks.fields import Name, Part, Rates, Share, Tasks, Values
-from stages.text.tasks.settings import AdamWParams
+from stages.text.tasks.settings import AdamWParams, Name, Part, Rates, Share, Tasks, Values
 from stages.workflow.stage import sections
 from stages.workflow.stage.rules import Choice, is_on, not_among, unknown_localizers
 

@@ -7,8 +7,7 @@ from pydantic import AfterValidator, Field
 
 from skill_grafting.support.fields import Count, Positive, Rate, Section
 from stages.surgical.selections import parse
-from stages.text.tasks.fields import Tasks, Values
-from stages.text.tasks.settings import FinetuneParams, WarmedUp
+from stages.text.tasks.settings import FinetuneParams, Tasks, Values, WarmedUp
 from stages.workflow.stage import sections
 from stages.workflow.stage.rules import Choice, is_on, not_among
 

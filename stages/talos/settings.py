@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from skill_grafting.support.fields import Count, Positive, Section, Weight
-from stages.text.tasks.fields import Name, Optimizer, Part, Rates, Schedule, Share, Tasks, Values, get_by_path
+from stages.text.tasks.settings import Name, Optimizer, Part, Rates, Schedule, Share, Tasks, Values, get_by_path
 from stages.workflow.stage import sections
 from stages.workflow.stage.rules import Choice, is_on, not_among, unknown_localizers
 

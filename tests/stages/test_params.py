@@ -26,7 +26,7 @@ from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError
 from skill_grafting.support.io import write_text
 from stages.commands import profile
-from stages.text.tasks.fields import get_by_path
+from stages.text.tasks.settings import get_by_path
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.change import change_settings
 from stages.workflow.stage import paths

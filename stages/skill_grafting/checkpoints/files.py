@@ -161,25 +161,28 @@ class Named(Mapping):
 
     def between(self, name: str, start: int, stop: int) -> Tensor:
         """The numbers from `start` to `stop` of a tensor laid end to end; as many behind them are read from the disk meanwhile."""
-        found, first = [], 0
-        for span in self.spans[name]:
-            low, high = max(start - first, 0), min(stop - first, span.stop - span.start)
-            if low < high:
-                stored, flat = self.checkpoint.files[span.name], self.checkpoint.read(span.name).view(-1)
-                found.append(flat[span.start + low : span.start + high])
-                end = stored.start + (span.start + high) * flat.itemsize
-                stored.file.read_ahead(end, min(end + (high - low) * flat.itemsize, stored.stop))
-            first += span.stop - span.start
+        found = []
+        for span in self._within(name, start, stop):
+            stored, flat = self.checkpoint.files[span.name], self.checkpoint.read(span.name).view(-1)
+            found.append(flat[span.start : span.stop])
+            end = stored.start + span.stop * flat.itemsize
+            stored.file.read_ahead(end, min(end + (span.stop - span.start) * flat.itemsize, stored.stop))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def split(self, name: str, start: int, values: Tensor) -> Iterator[tuple[Span, Tensor]]:
         """Values for a tensor from a place on, as those for each of its spans."""
-        first, stop = 0, start + len(values)
+        for span in self._within(name, start, start + len(values)):
+            size = span.stop - span.start
+            yield span, values[:size]
+            values = values[size:]
+
+    def _within(self, name: str, start: int, stop: int) -> Iterator[Span]:
+        """What lies in the files from `start` to `stop` of a tensor laid end to end."""
+        first = 0
         for span in self.spans[name]:
             low, high = max(start - first, 0), min(stop - first, span.stop - span.start)
             if low < high:
-                part = values[first + low - start : first + high - start]
-                yield Span(span.name, span.start + low, span.start + high), part
+                yield Span(span.name, span.start + low, span.start + high)
             first += span.stop - span.start
 
     def outline(self, name: str) -> Tensor:
@@ -189,13 +192,17 @@ class Named(Mapping):
 
     def take(self, name: str, indices: Tensor) -> Tensor:
         """The values at rising flat indices of a tensor, copied."""
-        found, first = [], 0
+        found = [take_at(self.checkpoint.read(stored), at) for stored, at, _ in self.places(name, indices)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def places(self, name: str, indices: Tensor) -> Iterator[tuple[str, Tensor, slice]]:
+        """Where rising flat indices of a tensor are in the files: for each span the name there, flat indices there, and which these are."""
+        first = 0
         for span in self.spans[name]:
             size = span.stop - span.start
             low, high = torch.searchsorted(indices, torch.tensor([first, first + size])).tolist()
-            found.append(take_at(self._span(span), indices[low:high] - first))
+            yield span.name, indices[low:high] - first + span.start, slice(low, high)
             first += size
-        return found[0] if len(found) == 1 else torch.cat(found)
 
     def only(self, names: Iterable[str]) -> "Named":
         """The same with those of these names alone that it has, in their order."""

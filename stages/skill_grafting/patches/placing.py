@@ -167,13 +167,9 @@ def _name_in_files(named: Named, name: str, names: Mapping[str, str]) -> str:
 def _changes_in_files(patch: PatchContent, named: Named) -> dict[str, tuple[Tensor, Tensor]]:
     """The values of a patch by the names in the base's files: flat indices there, rising, and the values at them."""
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for name, at in patch.mask.indices.items():
-        first = 0
-        for span in named.spans[name]:
-            low, high = torch.searchsorted(at, torch.tensor([first, first + span.stop - span.start])).tolist()
-            moved = at[low:high] - first + span.start
-            parts.setdefault(span.name, []).append((moved, patch.values[name][low:high]))
-            first += span.stop - span.start
+    for name, indices in patch.mask.indices.items():
+        for stored, at, which in named.places(name, indices):
+            parts.setdefault(stored, []).append((at, patch.values[name][which]))
     joined = {stored: [torch.cat(column) for column in zip(*found, strict=True)] for stored, found in parts.items()}
     orders = {stored: at.argsort() for stored, (at, _) in joined.items()}
     return {stored: (at[orders[stored]], values[orders[stored]]) for stored, (at, values) in joined.items()}

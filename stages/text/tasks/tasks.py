@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from skill_grafting.support.errors import DataError, did_you_mean, plain_problem
 from skill_grafting.support.fields import Section
-from stages.text.tasks.fields import Column
 from stages.text.tasks.prompts import Prompt
+from stages.text.tasks.settings import Column
 from stages.text.tasks.yaml12 import load_yaml
 
 REGISTRY = Path(__file__).with_name("tasks.yaml")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from skill_grafting.localizers.registry import NAMES
 from skill_grafting.support.errors import did_you_mean
-from stages.text.tasks.fields import Values, get_by_path
+from stages.text.tasks.settings import Values, get_by_path
 
 
 class Choice(NamedTuple):

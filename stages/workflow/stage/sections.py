@@ -6,8 +6,17 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from skill_grafting.support.fields import Group, Section
-from stages.text.tasks.fields import Name, Seed, Share, Values
-from stages.text.tasks.settings import DataParams, FinetuneParams, ModelParams, OodParams, RuntimeParams
+from stages.text.tasks.settings import (
+    DataParams,
+    FinetuneParams,
+    ModelParams,
+    Name,
+    OodParams,
+    RuntimeParams,
+    Seed,
+    Share,
+    Values,
+)
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.workflow.stage.rules import Choice, unknown_localizers
 

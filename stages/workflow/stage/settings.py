@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from skill_grafting.localizers.registry import localizer_of, original
 from skill_grafting.support.errors import ParamsError, did_you_mean, plain_problem, shown
 from skill_grafting.support.fields import Section
-from stages.text.tasks.fields import Values, get_by_path
+from stages.text.tasks.settings import Values, get_by_path
 from stages.text.tasks.tasks import resolve_tasks, unknown_tasks
 from stages.text.tasks.yaml12 import load_yaml
 from stages.workflow.stage import paths
