@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from skill_grafting.support.formatting import display_name, small_percent
+from skill_grafting.support.formatting import small_percent
 from stages.merge.settings import MERGED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.records import (
@@ -21,7 +21,7 @@ from stages.workflow.records import (
     run_frame,
     scores_of_ends,
 )
-from stages.workflow.report.formats import counts
+from stages.workflow.report.formats import counts, display_name
 from stages.workflow.report.publish import publish
 from stages.workflow.stage.decorator import stage
 

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pandas as pd
 
-from skill_grafting.support.formatting import display_name, percent, small_percent
+from skill_grafting.support.formatting import percent, small_percent
 from stages.multitask.settings import Settings
 from stages.text.scores.classification import accuracy
 from stages.text.scores.gain import gained, relative_gain
@@ -17,6 +17,7 @@ from stages.text.scores.overlap import share_inside
 from stages.text.scores.predictions import first_rows, read_predictions
 from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.workflow.records import Cell, Records, Row, compared, frame_of, grid, left_out, require_files, run_frame
+from stages.workflow.report.formats import display_name
 from stages.workflow.report.publish import publish
 from stages.workflow.stage import paths
 from stages.workflow.stage.decorator import stage

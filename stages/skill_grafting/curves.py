@@ -14,7 +14,7 @@ from .grafting.mask import GraftMask
 from .modules.grafts import grafted
 from .modules.pairs import Pair
 from .support.errors import ParamsError, one_number, optional, require_takes
-from .support.formatting import display_name, small_percent
+from .support.formatting import small_percent
 from .support.writing import replacing
 
 LOGGER = logging.getLogger("skill_grafting")
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PRETRAINED, FINETUNED, GRAFTED, WHOLE_REGION = "pretrained", "finetuned", "grafted", "whole_region"
 # the share of what fine-tuning gained from which on it is told that the whole region lacks it
 MUCH = 0.1
+LABELS = {FINETUNED: "fine-tuned", WHOLE_REGION: "whole region (100 %)", PRETRAINED: "pretrained", GRAFTED: "grafted"}
 ACROSS = {FINETUNED: "-", WHOLE_REGION: "--", PRETRAINED: ":"}
 
 
@@ -101,10 +102,10 @@ def plot_curve(table: DataFrame, axes: Axes | None = None, label: str = "score")
         axes = figure.Figure(figsize=(6, 4), layout="constrained").add_subplot()
     grafts, others = table[table.model == GRAFTED].sort_values("sparsity"), table.set_index("model").score
     bars = 1.96 * grafts.se if "se" in table else None
-    axes.errorbar(grafts.sparsity, grafts.score, bars, fmt="o-", capsize=3, label=display_name(GRAFTED))
+    axes.errorbar(grafts.sparsity, grafts.score, bars, fmt="o-", capsize=3, label=LABELS[GRAFTED])
     for name, style in ACROSS.items():
         if name in others:
-            axes.axhline(others[name], color="grey", linestyle=style, label=display_name(name))
+            axes.axhline(others[name], color="grey", linestyle=style, label=LABELS[name])
     axes.set(xscale="log", xlabel="selected / graftable parameters", ylabel=label)
     best = grafts.loc[grafts.score.idxmax()]
     tuned = f", the fine-tuned model {others[FINETUNED]:.4g}" if FINETUNED in others else ""

@@ -20,7 +20,13 @@ HEADS = ("classifier", "classification_head", "score", "head", "heads", "fc", "q
 
 
 def groups_in(model: "PreTrainedModel", head: Collection[str] = ()) -> dict[str, str]:
-    """`parameter_groups` of a model with this head."""
+    """Name of every parameter of a model with this head -> group, in the model's own order.
+
+    layers: the repeated blocks; pooler: the backbone's pooler; embeddings: of the backbone what runs before the blocks, what
+    no text runs (such as the eyes of a model that sees images, too), and all tables of embeddings; lm_head: what runs behind
+    the blocks, the vocabulary head, or what a classifier takes over from it; head: as given.  Raises ModelError if the blocks
+    can't be told.
+    """
     if not getattr(model, "base_model_prefix", ""):
         raise ModelError(f"groups are known of transformers' models, not of this {type(model).__name__}")
     inside, names = f"{model.base_model_prefix}.", [*named_weights(model)]

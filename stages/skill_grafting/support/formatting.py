@@ -1,4 +1,4 @@
-"""Formats of numbers and names; a stranger's text as Markdown may have it."""
+"""Formats of numbers and lists of names; a stranger's text as Markdown may have it."""
 
 import math
 import re
@@ -9,12 +9,6 @@ from .errors import printable
 UNKNOWN = "n/a"
 # of a list of names so many are said
 MOST_NAMED = 3
-# names whose underscores are more than spaces, and parts of names that are not written as in settings
-PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1", "whole_region": "whole region (100 %)"}
-SPELLED = {
-    "finetuned": "fine-tuned", "sgd": "SGD", "adamw": "AdamW", "ewc": "EWC", "ties": "TIES", "dare": "DARE", "fish": "FISH",
-    "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",
-}  # fmt: skip
 # what Markdown or HTML takes for its own; *, & and < only where they begin something
 LIVE = re.compile(r"[\\`_|~\[\]]|\*(?! )|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 ENTITIES = {"<": "&lt;", "&": "&amp;"}
@@ -24,11 +18,6 @@ def as_markdown(text: str) -> str:
     """A stranger's text for Markdown outside of code, on one line: shown as it is, with no link, tag or emphasis of its own."""
     line = printable(text).replace("\n", "\\n")
     return LIVE.sub(lambda found: ENTITIES.get(found[0], f"\\{found[0]}"), line)
-
-
-def display_name(name: str) -> str:
-    """A displayed name: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
-    return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
 
 
 def percent(share: float | None, decimals: int = 1) -> str:

@@ -27,12 +27,6 @@ def groups_of(model: "LabelModel") -> dict[str, str]:
 
 
 def parameter_groups(model: "PreTrainedModel", mode: str) -> dict[str, str]:
-    """Name of every parameter -> group, in the model's own order.
-
-    layers: the repeated blocks; pooler: the backbone's pooler; embeddings: of the backbone what runs before the blocks, what
-    no text runs (such as the eyes of a model that sees images, too), and all tables of embeddings; lm_head: what runs behind
-    the blocks, the vocabulary head, or what a classifier takes over from it; head: new in standard fine-tuning, so that it
-    has no pretrained values (see new_head).  Raises ModelError if the blocks can't be told.
-    """
+    """Name of every parameter -> group (see `groups_in`); the head is what is new in standard fine-tuning (see `new_head`)."""
     lacking = getattr(model, "missing_tensors", ())
     return groups_in(model, new_head(model, lacking) if mode == "standard" else set())

@@ -1,9 +1,21 @@
-"""Formats of numbers in tables, figures and claims, and the templates of a report.yaml."""
+"""Formats of names and numbers in tables, figures and claims, and the templates of a report.yaml."""
 
 import string
 from numbers import Real
 
 from skill_grafting.support.formatting import UNKNOWN, counted, percent, small_percent
+
+# names whose underscores are more than spaces, and parts of names that are not written as in settings
+PHRASES = {"wise_ft": "WiSE-FT", "adamw_l1": "AdamW with l1"}
+SPELLED = {
+    "finetuned": "fine-tuned", "sgd": "SGD", "adamw": "AdamW", "ewc": "EWC", "ties": "TIES", "dare": "DARE", "fish": "FISH",
+    "lota": "LoTA", "talos": "TaLoS", "lora": "LoRA", "houlsby": "Houlsby et al.", "pfeiffer": "Pfeiffer et al.",
+}  # fmt: skip
+
+
+def display_name(name: str) -> str:
+    """A displayed name: `movement_grafted` is "movement grafted", `ewc` is "EWC"."""
+    return PHRASES.get(name) or " ".join(SPELLED.get(part, part) for part in name.split("_"))
 
 
 def points(difference: float | None, decimals: int = 1) -> str:

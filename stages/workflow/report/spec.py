@@ -14,9 +14,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from skill_grafting.support.errors import GraftError, did_you_mean, plain_problem
-from skill_grafting.support.formatting import UNKNOWN, display_name
+from skill_grafting.support.formatting import UNKNOWN
 from stages.text.tasks.yaml12 import load_yaml
-from stages.workflow.report.formats import Template
+from stages.workflow.report.formats import Template, display_name
 
 Frames = dict[str, pd.DataFrame]
 # columns of names that a user chooses, which are text where they look like numbers (2019, 007), truth values or nothing (null, nan)
