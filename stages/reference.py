@@ -1,4 +1,4 @@
-"""reference: predictions of the pretrained and fine-tuned models of one seed, and their accuracy on the training rows.
+"""reference: predictions of the pretrained and fine-tuned models of one seed, their accuracy on the training rows, and label words fitted on these.
 
 Kept apart from `evaluate` because no mask and no sparsity changes it.
 """
@@ -8,8 +8,9 @@ from skill_grafting.support.io import read_rows, write_json
 from stages.text.models.evaluation import Evaluation
 from stages.text.models.label_model import LabelModel, reset_to_pretrained
 from stages.text.scores.classification import accuracy
+from stages.text.scores.label_words import fit_label_words
 from stages.text.scores.predictions import write_predictions
-from stages.text.scores.variants import FINETUNED, PRETRAINED
+from stages.text.scores.variants import FINETUNED, LABEL_WORDS, PRETRAINED
 from stages.text.tasks.runtime import Runtime
 from stages.text.tasks.settings import ModelParams
 from stages.workflow.cells.scoring import cell_sets, train_set
@@ -28,11 +29,16 @@ def predict_reference(task: str, seed: int, settings: ModelParams, machine: Runt
         evaluation.predict(FINETUNED)
         reset_to_pretrained(model, read_anatomy(paths.PRETRAINED), paths.PRETRAINED)
         evaluation.predict(PRETRAINED)
-    predictions = evaluation.predictions()
-    write_predictions(paths.logits("reference", task, seed), predictions.part(sets))
+    predictions, fitted = evaluation.predictions(), {}
     logits, labels = predictions.logits[trained_on], predictions.labels[trained_on]
+    if settings.mode != "standard":  # a new head has learned its labels with the rest of the model
+        words = fit_label_words(logits[PRETRAINED], labels)
+        fitted["label_words"] = words.record()
+        for variants in predictions.logits.values():
+            variants[LABEL_WORDS] = words(variants[PRETRAINED])
+    write_predictions(paths.logits("reference", task, seed), predictions.part(sets))
     shares = {variant: accuracy(values, labels) for variant, values in logits.items()}
-    write_json(paths.record("reference", task, seed), {"train_accuracy": shares})
+    write_json(paths.record("reference", task, seed), {"train_accuracy": shares, **fitted})
     return f"reference {task}-{seed}: {evaluation.describe()}"
 
 

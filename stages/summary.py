@@ -13,11 +13,13 @@ from skill_grafting.calibration import calibration_floor
 from skill_grafting.support.formatting import percent, small_percent
 from skill_grafting.support.io import read_json, read_rows
 from stages.text.models.encoding import cut_share
+from stages.text.scores.gain import relative_gain
 from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
     FINETUNED,
     GRAFTED,
+    LABEL_WORDS,
     MOVEMENT_GRAFTED,
     PRETRAINED,
     TEMPERED,
@@ -67,11 +69,13 @@ MASK_COLUMNS = [
     *CELL, "localizer", "selected", "graftable", "model_parameters", "head_parameters", *SEARCH, "steps", "candidates",
 ]  # fmt: skip
 STUDY = "the study asks the same of each size of learned grafts that it has, on its own test rows and as one family (study.md)"
+# columns of the scores that others are measured from
+BASELINES = {PRETRAINED: "baseline", LABEL_WORDS: "words", FINETUNED: "trained"}
 # the pairs whose calibration errors are compared, by the model beside the graft
 BESIDE = {FINETUNED: (FINETUNED, GRAFTED), TEMPERED: (GRAFTED, TEMPERED), WISE_FT: (WISE_FT, GRAFTED)}
 # as in the paper's tables
 SHORT = {
-    PRETRAINED: "pre", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
+    PRETRAINED: "pre", LABEL_WORDS: "pre/B", FINETUNED: "FT", WISE_FT: "WiSE", MOVEMENT_GRAFTED: "move", GRAFTED: "graft", TEMPERED: "FT/T",
 }  # fmt: skip
 MARKED, MARKS = {"f1": "F1", "mcc": "Matthews correlation"}, {"f1": "†", "mcc": "‡"}
 # the paper's table for each kind of model, and its number of shots that other runs are compared with
@@ -139,8 +143,10 @@ def _variants(records: Records, test_sets: dict[str, list[str]], names: Sequence
 
     def make(cell: Row, record: Row) -> Iterator[Row]:
         for test_set in test_sets[cell["task"]]:
-            for variant in VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS):
-                values = record["scores"][test_set][variant]
+            found = record["scores"][test_set]
+            first, *others = VARIANTS if test_set != cell["task"] else (*VARIANTS, *CONTROLS)
+            for variant in (first, *({LABEL_WORDS} & {*found}), *others):
+                values = found[variant]
                 yield {"test_set": test_set, "variant": variant, **{name: values[name] for name in names}}
 
     return records.table(make, [*KEYS, *names])
@@ -245,7 +251,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     kinds = label_kinds(tasks.labels)
     kinds = kinds if tasks.sentences.nunique() < 2 else tasks.sentences + ", " + kinds
     named = tasks.assign(name=names, kind=kinds)[["task", "name", "kind", "labels"]]
-    scores, drawn = (_scores(frames[name], frames["masks"], named) for name in ("scores", "scores_drawn"))
+    scores, drawn = (
+        _scores(frames[name], frames["masks"], named, run.least_gain) for name in ("scores", "scores_drawn")
+    )
     ood = _elsewhere(frames["ood"].merge(named, on="task"), frames["leaks"])
     frontier, confidence = frames["frontier"], pooled_bars(frames["confidence"])
     bins = pooled_bins(frames["reliability"])
@@ -278,16 +286,20 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     }  # fmt: skip
 
 
-def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
-    """Adds names, the localizer, and how far each score is above the better baseline of its cell.
+def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame, least: float) -> pd.DataFrame:
+    """Adds names, the localizer, how far each score is above the best baseline of its cell, and the gain beyond that of label words.
 
-    The baselines are the pretrained model with the fine-tuned one's head, and always the same label.
+    The baselines are the pretrained model with the fine-tuned one's head or with its label words calibrated, and always the same label.
     """
     cell = [*CELL, *({"draw"} & {*scores})]
-    scores = scores.merge(_score_of(PRETRAINED, scores, cell, "baseline"), on=cell)
-    best = scores[["baseline", "constant"]].max(axis=1)
+    for variant, name in BASELINES.items():
+        scores = scores.merge(_score_of(variant, scores, cell, name), on=cell, how="left")
+    best = scores[["baseline", "words", "constant"]].max(axis=1)
+    ends = zip(scores.score, scores.words, scores.trained, strict=True)
+    beyond = [relative_gain(*each, least) for each in ends]
     measured = {name: scores.get(name) for name in (FLOOR, LOSS, ON_TRAIN)}
-    scores = scores.assign(gained=scores.score - best, **measured)
+    scores = scores.assign(gained=scores.score - best, above_words=scores.score - scores.words, **measured)
+    scores["beyond"] = pd.Series(beyond, scores.index, dtype=float)
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 
@@ -407,6 +419,7 @@ def _facts(run: pd.Series, frames: dict[str, pd.DataFrame], scores: pd.DataFrame
         "search": search_in_words(masks, _higher(masks)),
         **_wise(frames["frontier"], run),
         **_cut(tasks, run),
+        **_words(scores, run),
         "with_head": " with a trained head of {:,.0f} parameters".format(*heads) if heads else "",
         "same_head": " with the same head" if heads else "",
         "dropped": {"drop": "dropped", "keep": "kept"}[run.leaks],
@@ -474,6 +487,21 @@ def _cut(tasks: pd.DataFrame, run: pd.Series) -> dict[str, str]:
     return {
         "texts": f"texts of at most {run.max_length} tokens ({percent(tasks.cut.mean(), 0)} % of those tested are cut), ",
         "cut": ", ".join(f"{row.task} {percent(row.cut)}" for row in most.itertuples()) or "none",
+    }
+
+
+def _words(scores: pd.DataFrame, run: pd.Series) -> dict[str, str]:
+    """What the pretrained model with calibrated label words is, and what it keeps; empty where no label words were fitted."""
+    rows = scores[scores.variant == LABEL_WORDS]
+    if rows.empty:
+        return dict.fromkeys(("calibrated", "pre_b", "words_retained", "left_out_beyond"), "")
+    fitted = "the pretrained model with one scale and a bias for each label word, fitted on the training rows"
+    grafts = scores[scores.variant == GRAFTED]
+    return {
+        "calibrated": f"calibrated: {fitted}; a control, since a prior of words is no skill",
+        "pre_b": f"pre/B: {fitted}",
+        "words_retained": f", with calibrated label words {percent(rows.groupby('task').retained.mean().mean())} %",
+        "left_out_beyond": left_out(grafts.beyond, run.least_gain),
     }
 
 

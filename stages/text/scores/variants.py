@@ -4,6 +4,8 @@ PRETRAINED = "pretrained"
 FINETUNED = "finetuned"
 MOVEMENT_GRAFTED = "movement_grafted"
 GRAFTED = "grafted"
+# the pretrained model with a scale and biases of its label words, fitted on the training rows; not of a new head
+LABEL_WORDS = "label_words"
 VARIANTS = (PRETRAINED, FINETUNED, MOVEMENT_GRAFTED, GRAFTED)
 
 # The controls of a graft's calibration, both fitted on dev: the fine-tuned model at one temperature, and all
