@@ -49,7 +49,10 @@ def stitch(grafts: list[StoredMask], pretrained: dict, rule: str) -> StoredMask:
 
 def moved(pretrained: dict, seed: int, size: float = 0.1) -> dict:
     generator = torch.Generator().manual_seed(seed)
-    return {name: values + size * torch.randn(values.shape, dtype=values.dtype, generator=generator) for name, values in pretrained.items()}
+    return {
+        name: values + size * torch.randn(values.shape, dtype=values.dtype, generator=generator)
+        for name, values in pretrained.items()
+    }
 
 
 @pytest.fixture
@@ -106,6 +109,20 @@ def test_collisions_follow_the_rule(three):
     assert torch.equal(at["sequence"][8], values[2][8]) and torch.equal(at["sequence"][6], values[1][6])
     furthest = max(values, key=lambda part: (part[8].double() - start[8].double()).abs())
     assert torch.equal(at["largest"][8], furthest[8])
+
+
+def test_a_single_collision_is_told_from_rows_that_all_select():
+    """Three grafts of which two meet at one place: the third has no part in it."""
+    pretrained = {"w": torch.full((3,), 10.0)}
+    places = ([0, 1], [1], [2])
+    grafts = [
+        StoredMask(
+            GraftMask(Region({"w": (3,)}), {"w": torch.tensor(at)}), {"w": torch.tensor([1.0, 3.0][: len(at)])}, {}, {}
+        )
+        for at in places
+    ]
+    wanted = {"mean": [1.0, 2.0, 1.0], "sum": [1.0, -6.0, 1.0], "sequence": [1.0, 1.0, 1.0], "largest": [1.0, 1.0, 1.0]}
+    assert {rule: stitch(grafts, pretrained, rule).values["w"].tolist() for rule in RULES} == wanted
 
 
 def test_a_sequence_is_one_graft_after_another(three):
@@ -345,7 +362,9 @@ def test_a_merge_holds_little_beside_the_new_module(how, monkeypatch):
 def merged(how: str, before: list, *afters: list, kind: torch.dtype = torch.float32, **options: float) -> list:
     base, *tasks = (_Alone(torch.tensor(values, dtype=kind)) for values in (before, *afters))
     full = GraftMask.full(Region({"w": (len(before),)}))
-    return merging.merge(base, {str(number): (task, full) for number, task in enumerate(tasks)}, how, **options).w.tolist()
+    return merging.merge(
+        base, {str(number): (task, full) for number, task in enumerate(tasks)}, how, **options
+    ).w.tolist()
 
 
 class _Alone(torch.nn.Module):

@@ -71,7 +71,7 @@ def _joint(first: torch.dtype, second: torch.dtype) -> torch.dtype:
 def _mean(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     if is_whole(values):
         return moved_by(pretrained, _total(difference(pretrained, values, wide=True)) / selected.sum(0))
-    return _total(values if selected.shape[1] == 1 else values * selected) / selected.sum(0)
+    return _total(values * selected if _some(values, selected) else values) / selected.sum(0)
 
 
 def _sum(values: Tensor, _selected: Tensor, pretrained: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _sequence(values: Tensor, selected: Tensor, _pretrained: Tensor) -> Tensor:
 
 def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
     moved = difference(pretrained, values, wide=True).abs()
-    if selected.shape[1] > 1:
+    if _some(values, selected):
         moved.masked_fill_(~selected, -1)
     if not is_plain(moved):  # which is refused later
         return _of_row(values, moved.argmax(0))
@@ -100,6 +100,11 @@ def _largest(values: Tensor, selected: Tensor, pretrained: Tensor) -> Tensor:
         chosen = torch.where(distance_of_it > most, own, chosen)  # of equals the first
         most = torch.maximum(most, distance_of_it)
     return chosen
+
+
+def _some(values: Tensor, selected: Tensor) -> bool:
+    """True if each column has its own rows that select it, and not all columns all rows."""
+    return selected.shape == values.shape
 
 
 # (values, selected, pretrained) -> the value of each parameter; rows are grafts, columns parameters of the union; `selected` has one
