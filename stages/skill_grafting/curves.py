@@ -13,7 +13,7 @@ from torch import nn
 from .grafting.mask import GraftMask
 from .modules.grafts import grafted
 from .modules.pairs import Pair
-from .support.errors import ParamsError, one_number, optional, require_takes
+from .support.errors import ParamsError, one_number, optional, printable, require_takes
 from .support.formatting import small_percent
 from .support.writing import replacing
 
@@ -75,7 +75,7 @@ def _warn_of_outside(scores: Mapping[str, float], left_out: object) -> None:
     if lacks > MUCH * gained > 0:
         known = isinstance(left_out, dict) and isinstance(left_out.get("share"), float)
         moved = (
-            f"{left_out['share']:.0%} of the squared movement is there, most in {left_out.get('most')}; "
+            f"{left_out['share']:.0%} of the squared movement is there, most in {printable(str(left_out.get('most')))}; "
             if known
             else ""
         )

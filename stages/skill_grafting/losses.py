@@ -16,7 +16,7 @@ from .grafting.differences import is_plain
 from .grafting.region import Parameters, Region, Tensors, named_weights
 from .localizers.localizer import Objective, add_squared_gradient, squares_of
 from .modules.pairs import Pair, chosen
-from .modules.targets import copied, require_plain
+from .modules.targets import copied, require_plain, require_whole
 from .support.errors import ModelError, ParamsError, one_number, require_takes
 
 LOGGER = logging.getLogger("skill_grafting")
@@ -36,6 +36,7 @@ def fisher(
 
     Raises ParamsError for arguments that can't be, ModelError if none of the parameters takes gradients or one has no values.
     """
+    require_whole(model)
     known = named_weights(model)
     require_takes(loss_per_example, "loss_per_example", "model", "example")
     require_list(examples, "examples")

@@ -2,11 +2,13 @@
 
 import copy
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 import transformers as t
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import skill_grafting as sg
 from skill_grafting.patches.patch_file import PATCH
@@ -107,6 +109,72 @@ def test_how_images_are_prepared_goes_along_and_a_template_is_named(tmp_path, ca
     graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "applied")
     assert json.loads((tmp_path / "applied/preprocessor_config.json").read_text()) == {"size": 24}
     assert not (tmp_path / "applied/chat_template.jinja").exists()
+
+
+def said_by_python(caplog, base: Path, tuned: Path) -> str:
+    caplog.clear()
+    sg.read_pair(base, tuned)
+    return caplog.text
+
+
+def test_what_goes_along_with_no_graft_is_said_by_python_and_by_each_command(pico_gpt2, tmp_path, capsys, caplog):
+    tuned = tmp_path / "tuned"
+    shutil.copytree(pico_gpt2, tuned)
+    moved(t.AutoModelForCausalLM.from_pretrained(pico_gpt2)).save_pretrained(tuned)
+
+    def said() -> list[str]:
+        found = [said_by_python(caplog, pico_gpt2, tuned)]
+        for number, command in enumerate(("localize", "diff")):
+            capsys.readouterr()
+            shutil.rmtree(tmp_path / f"{number}", ignore_errors=True)
+            graft(command, "--base", pico_gpt2, "--finetuned", tuned, "--to", tmp_path / f"{number}")
+            found.append(capsys.readouterr().out)
+        return found
+
+    lines = ("tuned: its tokenizer reads texts otherwise: ", "Doesn't go along: chat_template.jinja of ")
+    assert not any(line in text for text in said() for line in lines), "the control"
+    settings = json.loads((tuned / "tokenizer.json").read_text())
+    settings["normalizer"] = {"type": "Lowercase"}
+    (tuned / "tokenizer.json").write_text(json.dumps(settings))
+    (tuned / "chat_template.jinja").write_text("{{ messages }}")
+    assert all(line in text for text in said() for line in lines)
+
+
+def test_how_the_base_makes_sentences_is_in_the_applied_model(tmp_path, capsys, caplog):
+    base, tuned = tmp_path / "base", tmp_path / "tuned"
+    model = t.BertModel(small_config("bert", num_hidden_layers=1))
+    for place, one in ((base, model), (tuned, moved(copy.deepcopy(model)))):
+        save_with_words(one, place)
+        (place / "1_Pooling").mkdir()
+        (place / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": place == tuned}))
+        modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}, {"idx": 1, "path": "1_Pooling"}, {"idx": 2, "path": "2_Dense"}, {"path": "../.."}]
+        (place / "modules.json").write_text(json.dumps(modules))
+        (place / "2_Dense").mkdir()
+        save_file({"linear.weight": torch.ones(2, 32)}, place / "2_Dense/model.safetensors")
+    graft("localize", "--base", base, "--finetuned", tuned, "--to", tmp_path / "patch", "--sparsity", 0.1)
+    assert "Goes along: 1_Pooling/config.json.\n" in capsys.readouterr().out
+    graft("apply", tmp_path / "patch", "--base", base, "--to", tmp_path / "applied")
+    applied = tmp_path / "applied"
+    assert json.loads((applied / "1_Pooling/config.json").read_text()) == {"pooling_mode_cls_token": True}
+    assert all((applied / name).read_bytes() == (base / name).read_bytes() for name in ("modules.json", "2_Dense/model.safetensors"))
+    caplog.clear()
+    sg.Patch.from_pretrained(tmp_path / "patch").apply(base)
+    assert "1_Pooling/config.json of the tuned folder goes with the model, which can't hold it: `graft apply` writes it" in caplog.text
+
+
+def test_a_head_that_a_base_of_masked_words_has_travels_whole_live_and_from_folders(tmp_path):
+    config = small_config("modernbert", num_hidden_layers=1, num_labels=3, pad_token_id=0)
+    torch.manual_seed(0)
+    t.ModernBertForMaskedLM(config).save_pretrained(tmp_path / "base")
+    load = t.ModernBertForSequenceClassification.from_pretrained
+    moved(load(tmp_path / "base", num_labels=3)).save_pretrained(tmp_path / "tuned")
+    base, tuned = (load(tmp_path / name, num_labels=3) for name in ("base", "tuned"))
+    sides = {"live": (base, tuned), "folders": (sg.read_pair(tmp_path / "base", tmp_path / "tuned"),)}
+    masks = {door: sg.localize(*pair, sparsity=0.1) for door, pair in sides.items()}
+    assert masks["live"] == masks["folders"]
+    patches = [sg.Patch.of(*pair, mask=masks["live"]) for pair in sides.values()]
+    assert {"head.dense.weight", "classifier.weight"} <= {*patches[0].head} == {*patches[1].head}
+    assert patches[0].use.fingerprint == patches[1].use.fingerprint
 
 
 def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp_path):

@@ -4,7 +4,9 @@ GRAFT_PAIRS=1000 pytest -m slow tests/skill_grafting/test_every_door.py draws as
 """
 
 import copy
+import dataclasses
 import json
+import math
 import os
 import random
 import shutil
@@ -353,6 +355,37 @@ def test_constants_of_a_compiled_model_are_refused(monkeypatch):
         with pytest.raises(GraftError, match="compiled with freezing, which keeps its weights as constants"):
             entered(context)
     entered(patch.on(base))
+    monkeypatch.setattr(inductor, "freezing", False)
+    in_place = copy.deepcopy(base)
+    in_place.compile(options={"freezing": True})
+    for model in (torch.compile(base, options={"freezing": True}), in_place):
+        with pytest.raises(GraftError, match="compiled with freezing.* without the option freezing"):
+            entered(patch.on(model))
+    entered(patch.on(compiled))
+
+
+def test_models_that_are_partitioned_are_told_so_at_every_door():
+    base, tuned = two()
+    mask = sg.localize(base, tuned, sparsity=0.9, parameters="all")
+    empty = copy.deepcopy(base)
+    for weight in empty.parameters():
+        weight.data = torch.empty(0)
+    doors = {**DOORS, "localize": lambda base, *_: sg.localize(base, copy.deepcopy(base), sparsity=0.5), "merge": lambda base, tuned, mask: sg.merge(base, {"a": (tuned, mask)}, "mean")}
+    doors |= {"tuned": lambda model, *_: sg.localize(base, model, sparsity=0.5), "fisher": lambda model, *_: sg.fisher(model, lambda model, row: model(row).sum(), [torch.ones(8)])}
+    for door in doors.values():
+        with pytest.raises(GraftError, match=r"the Sequential's parameters are all empty, as where they are partitioned \(ZeRO-3, FSDP\): gather them"):
+            door(empty, tuned, mask)
+
+
+@pytest.mark.parametrize("odd", [5, "x", [1], {}, {"share": "a"}, {"share": math.nan}, {"share": True}, {"share": 0.5}, {"share": 0.5, "most": "a\x1b[2J"}])
+def test_a_curve_takes_whatever_a_strangers_mask_says_of_what_moved_outside(odd, caplog):
+    base, tuned = two()
+    inputs = torch.randn(50, 8)
+    mask = sg.localize(base, tuned, sparsity=0.5, parameters="0.weight")
+    masks = {0.5: dataclasses.replace(mask, record={**mask.record, "left_out": odd})}
+    caplog.clear()
+    table = sg.curve(base, tuned, masks, lambda model: -(model(inputs) - tuned(inputs)).square().mean())
+    assert len(table) == 4 and "the whole region scores" in caplog.text and "\x1b" not in caplog.text
 
 
 def test_nested_swaps_say_what_is_on_and_the_inner_one_counts():

@@ -1,5 +1,7 @@
 """Two checkpoints of anybody's as they lie on the disk, as a pair to find masks in: one tensor at a time, in their own types."""
 
+import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,19 +27,20 @@ from .tokenizing import other_reading
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+LOGGER = logging.getLogger("skill_grafting")
+
 
 @dataclass(frozen=True, eq=False)
 class StoredPair(Pair):
     """A pair whose values lie in files, and what a pair of modules asks these, told by both folders, which are read as one class.
 
     `kind` is a mode of reading labels off texts, or the class's name.
-    spec: the base's names, shapes and groups; unread: tensors of the tuned checkpoint that its class computes without.
+    spec: the base's names, shapes and groups.
     """
 
     base: Checkpoint = field(kw_only=True)
     tuned: Checkpoint = field(kw_only=True)
     spec: ModelSpec = field(kw_only=True)
-    unread: list[str] = field(kw_only=True)
 
     @cached_property
     def groups(self) -> dict[str, str]:
@@ -62,11 +65,6 @@ class StoredPair(Pair):
             return {}
         return generation_changes(*(generation_of(side.folder) for side in (self.base, self.tuned)))
 
-    @property
-    def left(self) -> list[str]:
-        """Files of the tuned folder that may change what its model does, and that go along with nothing."""
-        return left(self.base.folder, self.tuned.folder)
-
     def live(self) -> "PreTrainedModel":
         """The tuned model, in float32, with the base's values in all but heads and buffers that differ."""
         model = load_model(self.tuned.folder, self.kind, self.labels or None)
@@ -87,21 +85,43 @@ def read_pair(
     mode: how labels are read (standard, prompt, autoregressive), by default as the tuned checkpoint was saved; revisions: a
     commit, tag or branch of each; heads: names of heads beside the usual ones.  Raises ModelError with every reason why the second can't
     be a fine-tuned version of the first.  If a class names its tensors otherwise in memory than in files (ViT), both are loaded.
+    What of the tuned folder goes along with no graft is logged.
     """
+    pair = open_pair(base, tuned, mode, revisions, heads)
+    for line in pair.lacking:
+        LOGGER.warning(line)
+    return pair
+
+
+def open_pair(
+    base: str | Path,
+    tuned: str | Path,
+    mode: str | None = None,
+    revisions: tuple[str | None, str | None] = (None, None),
+    heads: Parameters = None,
+) -> Pair:
+    """`read_pair`, of which whoever asks says himself what goes along and what doesn't."""
     before = Checkpoint.open(str(base), revisions[0], tokenizer=False)
     after = Checkpoint.open(str(tuned), revisions[1], tokenizer=False)
     kind = _common_kind(before, after, mode)
     labels = len(labels_of(after)) if kind == "standard" or after.config.get("id2label") else None
     model = skeleton(before, kind, labels)
-    absent = lacking(before, model)
+    absent, differs = lacking(before, model), other_reading(before.folder, after.folder)
     if kind not in CLASSES and len(absent) > len(outside(model)):
         models = [load_model(side.folder, kind, dtype="auto") for side in (before, after)]
         if missing := [*{*models[1].missing_tensors} | ({*models[0].missing_tensors} - outside(model))]:
             raise ModelError(
                 f"{before.title} and {after.title}: not all of {kind} is there ({listed(sorted(missing))})"
             )
-        return replace(Pair.of(*models, heads), beside=beside(before.folder, after.folder))
-    head = new_head(model, absent) if kind == "standard" else heads_of(model) | {*absent} & outside(model)
+        return replace(
+            Pair.of(*models, heads),
+            beside=beside(before.folder, after.folder),
+            lacking=_lacking(before, after, differs),
+        )
+    # as live models have it: what is outside the backbone of a classifier of texts travels whole, whether the base has it or not
+    head = (
+        new_head(model, absent) | outside(model) if kind == "standard" else heads_of(model) | {*absent} & outside(model)
+    )
     head |= {*(chosen([*named_weights(model)], heads, "heads") if heads else ())}
     spec = _spec_of(before, model, kind, head)
     named = named_as(before, model)
@@ -110,7 +130,7 @@ def read_pair(
     if kind == "standard" and labels < 2:
         reason = f"its head has {labels} output, a number and no label, and a graft is for labels"
         reasons.append(f"{after.title}: {reason}")
-    if kind == "standard" and (differs := other_reading(before.folder, after.folder)):
+    if kind == "standard" and differs:
         reasons.append(f"{after.title}: {differs}")
     if reasons:
         raise ModelError("; ".join(reasons))
@@ -121,11 +141,21 @@ def read_pair(
         frozenset(head),
         other_model,
         beside=beside(before.folder, after.folder),
+        lacking=_lacking(before, after, differs, unread(other, other_model)),
         base=before,
         tuned=after,
         spec=spec,
-        unread=unread(other, other_model),
     )
+
+
+def _lacking(base: Checkpoint, tuned: Checkpoint, differs: str, unused: Sequence[str] = ()) -> list[str]:
+    """Lines on what of the tuned folder goes along with no graft: files that may change what its model does, tensors that it computes without."""
+    files = left(base.folder, tuned.folder)
+    return [
+        *[f"Doesn't go along: {', '.join(files)} of {tuned.title}; copy it yourself."] * bool(files),
+        *[f"{tuned.title}: {differs}."] * bool(differs),
+        *[f"Not read, as no model of its class computes with it: {listed(unused)} of {tuned.title}."] * bool(unused),
+    ]
 
 
 def _buffers(model: "PreTrainedModel") -> list[str]:

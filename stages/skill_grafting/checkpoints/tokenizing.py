@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..models.loading import load_tokenizer
+from ..models.loading import TOKENIZER_FILES, load_tokenizer
 from ..support.errors import ModelError
 from .folders import has_tokenizer
 
@@ -26,7 +26,7 @@ def other_reading(ours: Path, theirs: Path, words: tuple[str, ...] = ()) -> str:
 
     Padding doesn't matter: it is no part of a text.  `words` are the special ones that matter, such as eos_token.
     """
-    if not (has_tokenizer(ours) and has_tokenizer(theirs)):
+    if not (has_tokenizer(ours) and has_tokenizer(theirs)) or _same_files(ours, theirs):
         return ""
     try:
         own, other = load_tokenizer(ours), load_tokenizer(theirs)
@@ -35,6 +35,14 @@ def other_reading(ours: Path, theirs: Path, words: tuple[str, ...] = ()) -> str:
     problem = _difference(own, other, words)
     remedy = "a graft is read by that of its base, so put the files of this one into a copy of the base's folder, and take that for it"
     return f"its tokenizer reads texts otherwise: {problem}; {remedy}" if problem else ""
+
+
+def _same_files(ours: Path, theirs: Path) -> bool:
+    files = [
+        [(folder / name).read_bytes() if (folder / name).is_file() else None for name in TOKENIZER_FILES]
+        for folder in (ours, theirs)
+    ]
+    return files[0] == files[1]
 
 
 def _difference(one: "PreTrainedTokenizerBase", other: "PreTrainedTokenizerBase", words: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints written a piece at a time, in the files that another one has: what is written need never be in memory at once."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,8 +28,14 @@ TYPES = {
 }  # fmt: skip
 
 
+MODULES = "modules.json"
 # what else a folder of transformers may have beside weights, settings and tokenizer
-OTHER_FILES = ("generation_config.json", "preprocessor_config.json", "processor_config.json")
+OTHER_FILES = (
+    *("generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
+)
+# and the folder of each further module of a sentence encoder, such as 1_Pooling
+MODULE_FILES = (CONFIG, WEIGHTS)
 # a file of settings or a vocabulary is smaller
 LARGEST = 2**28
 
@@ -39,10 +46,19 @@ def copy_beside(checkpoint: Checkpoint, folder: Path) -> None:
     A link is followed inside the checkpoint's folder and the hub's cache alone, and what should be JSON is read as such first, so that no
     file of the user's gets into a folder that is handed on.  Raises ModelError for anything else.
     """
-    for name in (CONFIG, *TOKENIZER_FILES, *OTHER_FILES):
+    for name in (CONFIG, *TOKENIZER_FILES, *OTHER_FILES, *_of_modules(checkpoint.folder)):
         if (file := checkpoint.folder / name).is_file() and not (folder / name).exists():
             require_own(file, checkpoint.folder)
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(file, folder / name)
+
+
+def _of_modules(folder: Path) -> list[str]:
+    """The files of the modules that modules.json of a sentence encoder names, beside the model itself."""
+    found = read_json(folder / MODULES, ModelError) if (folder / MODULES).is_file() else []
+    paths = [part.get("path") for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    own = [path for path in paths if isinstance(path, str) and re.fullmatch(r"\w[\w.-]*", path)]
+    return [f"{path}/{file}" for path in own for file in MODULE_FILES]
 
 
 def require_own(file: Path, folder: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..grafting.select import Scratch
 from ..modules.pairs import Pair
-from ..modules.targets import Model, copied
+from ..modules.targets import Model, copied, require_whole
 from ..support.errors import ParamsError
 from .arithmetic import moved_by
 from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, require_finite, within_mask
@@ -64,6 +64,7 @@ def merge(
         return merge_folders(base, tasks, to, make)
     if to is not None:
         raise ParamsError("to: is for a base that is a folder; of a module save what merge gives")
+    require_whole(base)
     own = {name: weight.detach() for name, weight in named_weights(base).items()}
     sides = {task: _side(base, own, task, entry) for task, entry in tasks.items()}
     pretrained = {name: own[name] for name in one_region(sides)}

@@ -19,7 +19,7 @@ from ..grafting.differences import is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..models.blocks import heads_of, is_head
 from ..support.errors import ModelError, ParamsError, one_line, shown
-from .targets import require_plain, tensors_in
+from .targets import require_plain, require_whole, tensors_in
 
 # what a layer of peft's says about its adapters
 ADAPTERS = ("merged_adapters", "active_adapters", "disable_adapters")
@@ -43,6 +43,7 @@ def tensors_of(
     for model in (base, tuned):
         if not isinstance(model, nn.Module):
             raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
+        require_whole(model)
         for name, values in tensors_in(model).items():
             require_plain(name, values)
     models = [unwrapped(model) for model in (base, tuned)]

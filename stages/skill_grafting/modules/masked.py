@@ -13,7 +13,7 @@ from ..grafting.apply import take_at, write
 from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import named_weights, unwrapped
 from ..support.errors import MaskError, ModelError, ParamsError, one_line
-from .targets import writable
+from .targets import require_whole, writable
 
 # entry of an optimizer's state_dict: whose state it is
 KEY = "mask"
@@ -105,6 +105,7 @@ def masked_optimizer(model: nn.Module, mask: GraftMask, make: Callable[..., Opti
     `requires_grad_(False)` spares the gradients of all others.  Raises ModelError if the mask is of another model, or selects from
     weights that are frozen, sharded or without values, and MaskError if it selects nothing or if a state of another mask is loaded.
     """
+    require_whole(model)
     require_mask(mask, named_weights(model))
     selected = {name: indices for name, indices in mask.indices.items() if len(indices)}
     if not selected:

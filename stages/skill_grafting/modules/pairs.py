@@ -43,7 +43,8 @@ class Pair:
     as a new head, is in `after` alone.  `model`: the base, or a skeleton without values, that tells the structure; None where
     tensors alone were given, all of which are the region.  `heads`: parameters that travel whole; `tuned_model`: as `model`, of the tuned;
     `own`: the tuned model's values in types of its own, if `after` has them in the base's; `extra`: the extra states of its parts;
-    `beside`: files of settings that its folder has otherwise, and what is in them.
+    `beside`: files of settings that its folder has otherwise, and what is in them; `lacking`: lines on what else it has, which goes along
+    with no graft.
     """
 
     before: Tensors
@@ -54,6 +55,7 @@ class Pair:
     own: Tensors | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
+    lacking: Sequence[str] = ()
 
     @classmethod
     def of(cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
@@ -140,6 +142,12 @@ class Pair:
         return generation_changes(
             *(getattr(model, "generation_config", None) for model in (self.model, self.tuned_model))
         )
+
+    @property
+    def along(self) -> list[str]:
+        """Lines on what of the tuned model goes along beside its numbers, and of a folder on what doesn't."""
+        files = [*self.beside, *self.generation]
+        return [*[f"Goes along: {', '.join(files)}."] * bool(files), *self.lacking]
 
     def live(self) -> nn.Module:
         """A new module: the base with the heads and buffers of the tuned model, a graft of nothing."""

@@ -43,6 +43,16 @@ def tensors_in(model: nn.Module) -> dict[str, Tensor]:
     return {**named_weights(model), **dict(unwrapped(model).named_buffers())}
 
 
+def require_whole(model: nn.Module) -> None:
+    """Raise ModelError for a model whose parameters are all empty, as they are where they are partitioned."""
+    weights = named_weights(model)
+    if weights and not any(is_lazy(weight) or weight.numel() for weight in weights.values()):
+        what = f"the {type(unwrapped(model)).__name__}'s parameters are all empty, as where they are partitioned (ZeRO-3, FSDP)"
+        raise ModelError(
+            f"{what}: gather them first (deepspeed.zero.GatheredParameters), or load the saved model whole"
+        )
+
+
 def require_plain(name: str, values: Tensor) -> None:
     """Raise ModelError unless a parameter or buffer is numbers in memory of its own, of which each can be read and set."""
     kind, problem = type(values).__name__, ""
@@ -90,9 +100,15 @@ def copied(model: Model) -> Model:
 def _require_thawed(model: nn.Module) -> None:
     """Raise ModelError if a compiled model keeps its weights as constants, which no write changes."""
     config = sys.modules.get("torch._inductor.config")
-    compiled = any(part._compiled_call_impl or "_orig_mod" in part._modules for part in model.modules())
-    if compiled and getattr(config, "freezing", False):
-        hint = "compile it with torch._inductor.config.freezing = False"
+    compiled = [
+        part._compiled_call_impl or part
+        for part in model.modules()
+        if part._compiled_call_impl or "_orig_mod" in part._modules
+    ]
+    # of its own options, or of all that is compiled
+    own = [getattr(one, "get_compiler_config", lambda: None)() or {} for one in compiled]
+    if compiled and (getattr(config, "freezing", False) or any(one.get("freezing") for one in own)):
+        hint = "compile it without the option freezing (torch._inductor.config.freezing = False)"
         raise ModelError(f"the model is compiled with freezing, which keeps its weights as constants: {hint}")
 
 

@@ -31,6 +31,7 @@ def apply(patch: Path, base: str, to: Path) -> str:
         named = base_of(one, checkpoint)
         if named is None:  # such a model is loaded
             put_on(one, load_base(one, base), f"the model in {base}").save_pretrained(folder)
+            copy_beside(checkpoint, folder)
             write_settings(folder, checkpoint.folder, {}, one.use.beside)
             return ""
         made = patched_tensors(one, named)

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from ..checkpoints.pairs import read_pair
+from ..checkpoints.pairs import open_pair
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
 from .exact import diff as exact_diff
@@ -20,10 +20,11 @@ def diff(
 ) -> str:
     """Write the patch of all that differs to a new folder; gives lines about it.  Raises GraftError as `localize` does."""
     started, target = time.monotonic(), require_free(to)
-    pair = read_pair(base, finetuned, None, (revision, finetuned_revision))
+    pair = open_pair(base, finetuned, None, (revision, finetuned_revision))
     patch = exact_diff(pair, title=title or Path(finetuned).resolve().name)
     lines = [
         write_folder(target, patch, AS_PATCH, compact=compact),
         f"It makes the state {patch.use.makes[:12]} of {patch.use.fingerprint[:12]}.",
+        *pair.along,
     ]
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])

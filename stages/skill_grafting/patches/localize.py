@@ -7,7 +7,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.pairs import StoredPair, read_pair
+from ..checkpoints.pairs import StoredPair, open_pair
 from ..finding import masks_between
 from ..grafting.apply import taken
 from ..grafting.fingerprint import fingerprint
@@ -18,7 +18,7 @@ from ..localizers.movement import squared_distance
 from ..localizers.registry import localizer_of
 from ..modules.pairs import Pair
 from ..support.errors import ModelError
-from ..support.formatting import listed, percent, small_percent
+from ..support.formatting import percent, small_percent
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
 from .making import patch_between, whole_region
@@ -31,7 +31,7 @@ def localize(**options: Any) -> str:
     """
     request, started, target = Namespace(**options), time.monotonic(), require_free(options["to"])
     title, sizes = request.title or Path(request.finetuned).resolve().name, sorted({*request.sparsity})
-    pair = read_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
+    pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
     with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
         beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
@@ -77,13 +77,4 @@ def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None
         lines.append(f"Moved too, and left as it was pretrained: {what}; --region all takes it in.")
     if without := [group for group in request.region if group not in (*pair.groups.values(), "all")]:
         lines.append(f"This model has no parameters of {', '.join(without)}.")
-    if pair.generation or pair.beside:
-        lines.append(f"Goes along: {', '.join([*pair.beside, *pair.generation])}.")
-    if isinstance(pair, StoredPair):
-        if pair.left:
-            lines.append(f"Doesn't go along: {', '.join(pair.left)} of {request.finetuned}; copy it yourself.")
-        lines += pair.rounding
-        if pair.unread:
-            reason = "Not read, as no model of its class computes with it"
-            lines.append(f"{reason}: {listed(pair.unread)} of {request.finetuned}.")
-    return lines
+    return [*lines, *(pair.rounding if isinstance(pair, StoredPair) else ()), *pair.along]

@@ -5,6 +5,7 @@ patch.save_pretrained("movies")
 model = sg.Patch.from_pretrained("movies").apply(base)
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .edits import Edit
     from .updates import Update
 
+LOGGER = logging.getLogger("skill_grafting")
 # how many patches were put on a model for good: each makes it another base
 STATES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
@@ -105,6 +107,9 @@ class Patch(PatchContent):
             put_settings(model, self.use.config, self.use.generation)
         else:
             model = put_on(self, load_base(self, base, revision), f"the model in {base}")
+        if self.use.beside:
+            what = "goes with the model, which can't hold it: `graft apply` writes it, and patch.use.beside has it"
+            LOGGER.warning("%s of the tuned folder %s", ", ".join(self.use.beside), what)
         kind = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
         if kind is not None and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
             raise ParamsError(

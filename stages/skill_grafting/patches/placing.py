@@ -19,7 +19,7 @@ from ..grafting.region import Tensors, named_weights, outline
 from ..grafting.select import pieces_of
 from ..models.loading import load_model
 from ..modules.heads import put_settings
-from ..modules.targets import Changes, require_plain, tensors_in, writes_in
+from ..modules.targets import Changes, require_plain, require_whole, tensors_in, writes_in
 from ..support.errors import MaskError, ModelError
 from ..support.formatting import listed
 from .patch_file import PatchContent, PatchMetadata
@@ -43,6 +43,7 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
 
 def require_fitting(patch: PatchContent, model: nn.Module, title: str) -> None:
     """Raise MaskError unless the model, which messages call by this title, is the patch's base."""
+    require_whole(model)
     weights = tensors_in(model)
     parameters = {name: weight for name, weight in named_weights(model).items() if name not in patch.head}
     for name, weight in parameters.items():

@@ -1,14 +1,19 @@
 """What all commands share: a user's mistakes without a traceback, and handling of Ctrl-C."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from .errors import GraftError, printable
+from .errors import GraftError, one_line, printable
 from .writing import is_storage_problem
 
 USER_MISTAKE, STOPPED = 2, 130
+# how Python, torch, the loader of libraries and C++ say that the system gives no more memory
+NO_MEMORY = re.compile(
+    "(?i)can(no|')t allocate memory|unable to mmap|out of memory|failed to map segment|bad_alloc|can't start new thread|os error 12\\b"
+)
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
@@ -17,6 +22,17 @@ def missing_package(error: ModuleNotFoundError) -> str:
     if name in ("", __name__.partition(".")[0]):
         raise error
     return name
+
+
+def _of_the_machine(error: Exception) -> str:
+    """What is said of an error that memory or disk are the reason of; re-raises any other."""
+    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        return f"there is not enough memory ({printable(one_line(error))}); free some, or raise the limit that `ulimit -v` shows"
+    if not (isinstance(error, OSError) and is_storage_problem(error)):
+        raise error
+    # a path that may not be read, is too long, or leads through a file
+    place = f"{printable(str(error.filename))}: " if error.filename else ""
+    return f"{place}{error.strerror}"
 
 
 def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None:
@@ -34,11 +50,8 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     except BrokenPipeError:
         # the reader of our output has gone, for instance `| head`; not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:  # a path that may not be read, is too long, or leads through a file
-        if not is_storage_problem(error):
-            raise
-        place = f"{printable(str(error.filename))}: " if error.filename else ""
-        print(f"{label}: {place}{error.strerror}", file=sys.stderr)
+    except (MemoryError, RuntimeError, ImportError, OSError) as error:
+        print(f"{label}: {_of_the_machine(error)}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt:
         print(f"{label}: stopped", file=sys.stderr)
