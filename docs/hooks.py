@@ -1,31 +1,45 @@
-"""What the site has beside docs: README.md as its first page, the API from its docstrings, the notebooks, and links that end at the site's own pages."""
+"""What the site has beside docs: README.md as its first page, the API from its docstrings, the notebooks, and links that end at the site's own pages.
+
+A site with a picture or a link that leads nowhere isn't built.
+"""
+
+from __future__ import annotations
 
 import base64
 import json
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 # file of the project -> its page; docs/README.md can't keep its name, which is that of a first page
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = {f"docs/notebooks/{file.name}": f"{file.stem}.md" for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))}
-PICTURES = ("plots/schematic_light.svg", "plots/schematic_dark.svg", "plots/accuracy.png")
 API = ROOT / "stages/skill_grafting/__init__.pyi"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"(?<!\[)!\[[^\]]*\]\((?P<shown>[^)\s]+)\)|\b(?:src|srcset)=\"(?P<named>[^\"]+)\"")
+# attributes that name another file of the site
+NAMING = ("href", "src", "srcset")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and pictures from outside of docs."""
+    from mkdocs.structure.files import File
+
     files.remove(files.src_uris["README.md"])
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
-    for picture in PICTURES:
+    for picture in pictures():
         files.append(File.generated(config, picture, content=(ROOT / picture).read_bytes()))
     files.append(File.generated(config, "api.md", content=_api()))
     for notebook, page in NOTEBOOKS.items():
@@ -48,6 +62,61 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     lines = (line for line in markdown.splitlines() if not line.startswith("[!["))
     return LINK.sub(led, "\n".join(lines))
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Fail if anything that the site names isn't there."""
+    from mkdocs.exceptions import Abort
+
+    if found := broken(Path(config.site_dir)):
+        raise Abort("\n".join(["the site names what it doesn't have:", *found]))
+
+
+def pictures() -> list[str]:
+    """The project's pictures that pages from outside of docs show."""
+    found = []
+    for page in PAGES:
+        names = (match["shown"] or match["named"] for match in PICTURE.finditer((ROOT / page).read_text(encoding="utf-8")))
+        found += [posixpath.normpath(posixpath.join(posixpath.dirname(page), name)) for name in names if "://" not in name]
+    return [*dict.fromkeys(found)]
+
+
+def broken(site: Path) -> list[str]:
+    """A line for each attribute of a page that names a file or an anchor which the site doesn't have; other sites aren't asked."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        for name in _read(page).names:
+            link = urlsplit(name)
+            place = page if not link.path else site / unquote(link.path).lstrip("/") if link.path[0] == "/" else page.parent / unquote(link.path)
+            place = place / "index.html" if place.is_dir() else place
+            known = place.is_file() and (place.suffix != ".html" or unquote(link.fragment) in ("", *_read(place).anchors))
+            if not (link.scheme or link.netloc or known):
+                found.append(f"{page.relative_to(site)}: {name}")
+    return found
+
+
+class Names(HTMLParser):
+    """What a page names, and the anchors that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Read the attributes of an element."""
+        for name, value in attrs:
+            if name in NAMING and value:
+                self.names.append(value.split()[0])
+            elif name in ("id", "name") and value:
+                self.anchors.add(value)
+
+
+@cache
+def _read(page: Path) -> Names:
+    names = Names()
+    names.feed(page.read_text(encoding="utf-8"))
+    return names
 
 
 def _notebook(file: Path, page: str) -> Iterator[tuple[str, str | bytes]]:

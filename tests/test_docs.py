@@ -2,10 +2,13 @@
 
 import csv
 import re
+import runpy
 import shlex
 import subprocess
+import sys
 from os.path import normpath
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -178,6 +181,36 @@ def test_every_path_that_is_named_exists_or_is_made():
 def test_the_first_page_leads_to_all_others():
     linked = {*re.findall(r"\]\((?:docs/)?(\w+)\.md\)", README)}
     assert {path.stem for path in PAGES} - {"README"} <= linked
+
+
+def hooks() -> SimpleNamespace:
+    """What docs/hooks.py makes of the pages, without mkdocs."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs/hooks.py")))
+
+
+def test_the_site_has_every_picture_of_the_first_page_and_no_bytecode():
+    shown = hooks().pictures()
+    assert "plots/schematic_dark.svg" in shown and any(name.endswith("/main/accuracy.png") for name in shown)
+    assert [name for name in shown if not (ROOT / name).is_file()] == []
+    site = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert {"__pycache__/", "hooks.py"} <= {*site["exclude_docs"].split()}
+
+
+def test_a_site_that_names_what_it_does_not_have_is_not_built(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two.html").write_text('<h1 id="there">Two</h1><a href="https://elsewhere.example/no">x</a><a href="one/">x</a><img src="data:image/png;base64,xx">')
+    (tmp_path / "one/index.html").write_text('<a href="../two.html#there">x</a><img src="/a%20b.png"><a href="#gone">x</a><source srcset="dark.svg 2x"><a href="../two.html#not">')
+    (tmp_path / "a b.png").touch()
+    broken = hooks().broken
+    assert broken(tmp_path) == [f"one/index.html: {name}" for name in ("#gone", "dark.svg", "../two.html#not")]
+
+
+@pytest.mark.slow
+def test_every_link_and_picture_of_the_built_site_is_there(tmp_path):
+    pytest.importorskip("mkdocs", reason="`make docs` installs it")
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")], cwd=ROOT, check=True)
+    assert "plots/reports" in (tmp_path / "site/index.html").read_text(encoding="utf-8")
+    assert hooks().broken(tmp_path / "site") == [] and not [*tmp_path.rglob("__pycache__")]
 
 
 def test_every_page_has_a_place_in_the_site():
