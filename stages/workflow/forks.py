@@ -36,20 +36,10 @@ Wait = Callable[[float], int | None]
 def start(command: str, folder: str, environment: dict[str, str], printed: str, may_fork: bool) -> tuple[int, Wait]:
     """Start a command in a folder, its output in the file `printed`, as a fork if it is a stage's; gives its process group."""
     words = shlex.split(command)
-    if may_fork and words[:3] == STAGE:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
-        os.environ.update(ALLOCATOR)  # read when the server starts
-        process = context.Process(target=_run_module, args=(words[3:], folder, environment, printed))
-        with ONE_AT_A_TIME:
-            process.start()
-
-        def wait_for_fork(seconds: float) -> int | None:
-            connection.wait([process.sentinel], seconds)
-            with ONE_AT_A_TIME:
-                return process.exitcode
-
-        return process.pid, wait_for_fork
+    # the server of forks may have been killed, for want of memory for instance: there is a new one then, or none
+    for _ in range(2 if may_fork and words[:3] == STAGE else 0):
+        with suppress(EOFError, OSError):
+            return _fork(words[3:], folder, environment, printed)
     with Path(printed).open("a") as file:
         streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
         more = {"cwd": folder, "env": os.environ | environment, "start_new_session": True}
@@ -61,6 +51,23 @@ def start(command: str, folder: str, environment: dict[str, str], printed: str, 
         return plain.returncode
 
     return plain.pid, wait
+
+
+def _fork(words: list[str], folder: str, environment: dict[str, str], printed: str) -> tuple[int, Wait]:
+    """Start `python -m WORDS` as a fork; raises EOFError or OSError if the server of forks dies meanwhile."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    os.environ.update(ALLOCATOR)  # read when the server starts
+    process = context.Process(target=_run_module, args=(words, folder, environment, printed))
+    with ONE_AT_A_TIME:
+        process.start()
+
+    def wait_for_fork(seconds: float) -> int | None:
+        connection.wait([process.sentinel], seconds)
+        with ONE_AT_A_TIME:
+            return process.exitcode
+
+    return process.pid, wait_for_fork
 
 
 def _run_module(words: list[str], folder: str, environment: dict[str, str], printed: str) -> None:

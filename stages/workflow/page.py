@@ -14,18 +14,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
 from stages.workflow.report.claims import (
+    FEW_TASKS,
     HOW_FAMILIES,
     HOW_JUDGED,
-    ONE_TASK,
     Judged,
     Verdict,
     families,
     judge,
-    of_one_task,
+    most_tasks,
+    of_few_tasks,
 )
 from stages.workflow.report.publish import load_report, report_folders, start_of
 from stages.workflow.report.spec import Frames, Spec, fill, result, rows_of
@@ -35,8 +39,11 @@ from stages.workflow.stage import paths
 HERE = Path(__file__).parent
 PAGE, REPRODUCTION = paths.PAGE, Path("docs/REPRODUCTION.md")
 MAIN = "summary"
+# folders of what one pipeline takes from another
+RESULTS = ("data", "models", "masks", "metrics")
 OTHER = "made under other settings or code than today's"
 NOT_RUN = "as committed; its stages have not run in this folder"
+ELSEWHERE = "made from other data, models or settings than the main report"
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,8 @@ def read_sections() -> list[Section]:
     for name, folder in report_folders().items():
         plots = paths.report_plots(name)
         if any(plots.glob("*.csv")):
-            found.append(Section(name, *load_report(folder, plots), plots, status.get(name, "")))
+            state = status.get(name, "") if is_of_main(name) else ELSEWHERE
+            found.append(Section(name, *load_report(folder, plots), plots, state))
     if not found:
         raise StorageError("nothing to report: `make repro` makes the first one")
     return found
@@ -131,6 +139,38 @@ def _status() -> dict[str, str]:
         changes.setdefault(Path(stage.rpartition(":")[0]).parent.name or MAIN, []).extend(parts)
     found = {name: changes.get(name) or changes.get(MAIN) for name in report_folders()}
     return {name: _changed(parts) for name, parts in found.items() if parts}
+
+
+def is_of_main(name: str) -> bool:
+    """False if a pipeline's report was made from other data, models, masks or settings than the main one, by what their locks recorded.
+
+    Of a file that several stages took one has to be the main pipeline's: DVC keeps entries of cells that are no longer there.
+    """
+    locks = [_locked(paths.PIPELINE), _locked(paths.PIPELINES / name / paths.PIPELINE)]
+    settings = [
+        stages.get(report, {}).get("params", {}).get(str(paths.PARAMS), {})
+        for stages, report in zip(locks, (MAIN, name), strict=True)
+    ]
+    known, taken = map(_recorded, locks)
+    return all(settings[0][key] == settings[1][key] for key in settings[0].keys() & settings[1].keys()) and all(
+        known[path] & taken[path] for path in known.keys() & taken.keys() if path.parts[0] in RESULTS
+    )
+
+
+def _locked(pipeline: Path) -> dict[str, Any]:
+    """Stage -> what dvc.lock recorded of it; nothing where there is none that can be read."""
+    try:
+        return YAML(typ="safe").load(pipeline.with_suffix(".lock"))["stages"]
+    except (OSError, YAMLError, KeyError, TypeError):
+        return {}
+
+
+def _recorded(stages: dict[str, Any]) -> dict[Path, set[str]]:
+    """Path -> the hashes that stages recorded of it, as what they took or made."""
+    found: dict[Path, set[str]] = {}
+    for part in (part for stage in stages.values() for key in ("deps", "outs") for part in stage.get(key, ())):
+        found.setdefault(Path(part["path"]), set()).add(part.get("md5"))
+    return found
 
 
 def _changed(parts: list[Any]) -> str:
@@ -157,16 +197,18 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
     """The page and REPRODUCTION.md, each with the file that it belongs into."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    claims = {section.name: section.claims for section in sections}
+    # of results that don't belong together nothing is told in one sentence
+    together = [section for section in sections if section.state != ELSEWHERE]
+    claims = {section.name: section.claims for section in together}
 
     def claim(name: str, words: str) -> Judged | None:
         """The first claim of a report with these words that has a value."""
         return next((one for one in claims.get(name, ()) if words in one.words and one.short), None)
 
     def told(name: str, words: str) -> str:
-        """Its verdict and its value."""
+        """Its verdict, unless there are too few tasks for one, and its value."""
         one = claim(name, words)
-        return f"{one.verdict}, {one.short}"
+        return f"{'no verdict' if of_few_tasks(claims[name]) else one.verdict}, {one.short}"
 
     def otherwise(name: str, claim: Judged) -> list[str]:
         """What other reports that ask the same say of it, of those that judge otherwise."""
@@ -179,12 +221,13 @@ def build(sections: list[Section]) -> Iterator[tuple[Path, str]]:
         environment = Environment(
             loader=loader, autoescape=path is PAGE, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        # what hasn't run here is about other tasks or settings: the page names it, REPRODUCTION.md tells it
-        away = [section for section in sections[1:] if section.state == NOT_RUN]
-        shown = [section for section in sections if path is REPRODUCTION or section not in away]
+        # of what has only not run here, which the page names, REPRODUCTION.md tells
+        left = (ELSEWHERE,) if path is REPRODUCTION else (ELSEWHERE, NOT_RUN)
+        away = [section for section in sections[1:] if section.state in left]
+        shown = [section for section in sections if section not in away]
         made = environment.get_template(template).render(
-            sections=shown, away=away, facts={section.name: section.facts for section in sections},
-            how=HOW_JUDGED, how_families=HOW_FAMILIES, families=families, one_task=ONE_TASK, of_one_task=of_one_task,
+            sections=shown, away=away, facts={section.name: section.facts for section in together},
+            how=HOW_JUDGED, how_families=HOW_FAMILIES, families=families, few_tasks=FEW_TASKS, of_few_tasks=of_few_tasks, most_tasks=most_tasks,
             claim=claim, told=told, otherwise=otherwise, commit=commit(), uncommitted=uncommitted(),
         )  # fmt: skip
         yield path, made.rstrip() + "\n"

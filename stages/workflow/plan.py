@@ -16,7 +16,7 @@ from rich.table import Table
 
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError, did_you_mean
-from stages.workflow.run import check_settings
+from stages.workflow.preflight import check_settings
 from stages.workflow.stage import paths
 from stages.workflow.stage.decorator import last_runs
 from stages.workflow.stage.settings import PIPELINES
@@ -87,7 +87,7 @@ def main() -> None:
     if unknown := [name for name in asked.pipelines if name not in known]:
         raise ParamsError(f"{unknown[0]!r} is no pipeline{did_you_mean(unknown[0], known)}; known: {', '.join(known)}")
     targets = [f"{paths.PIPELINES}/{name}/{paths.PIPELINE}" for name in asked.pipelines] or [str(paths.PIPELINE)]
-    _, left_out = check_settings(targets)
+    _, left_out = check_settings(targets, localizers=True)
     sys.stdout.reconfigure(errors="replace")
     reasons = reasons_of(targets)
     print(*left_out, sep="\n", end="\n" * bool(left_out))

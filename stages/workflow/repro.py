@@ -3,8 +3,10 @@
 dvc.lock, which DVC reads and writes whole, is written once a minute; the run cache has what it lacks.
 """
 
+import glob
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +58,11 @@ class Repro:
         self._unrecorded: list[Stage] = []
         self._recorded_at = time.monotonic()
 
+    def takes(self, settings: str) -> bool:
+        """True if a stage depends on a setting whose name begins so."""
+        names = (name for stage in self.steps for dep in stage.deps for name in getattr(dep, "params", ()))
+        return any(name.startswith(settings) for name in names)
+
     def begin(self) -> list[Stage]:
         """Stages whose commands have to run now.  Other ready stages are done: unchanged, or taken from the run cache."""
         to_run = []
@@ -91,6 +98,7 @@ class Repro:
         if not stage.changed():
             return False
         stage.remove_outs(ignore_remove=False, force=False)
+        _remove_partial(stage)
         try:
             self._repo.stage_cache.restore(stage)
         except RunCacheNotFoundError:
@@ -125,6 +133,13 @@ class Repro:
         for out in stage.outs:
             for file in out.fs.find(out.fs_path):
                 hash_file(file, out.fs, out.hash_name, self._repo.state)
+
+
+def _remove_partial(stage: Stage) -> None:
+    """Remove what runs that were killed left beside a stage's outputs; nobody else writes there, since this run has the lock."""
+    for out in stage.outs:
+        for folder in Path(out.fs_path).parent.glob(f"{glob.escape(Path(out.fs_path).name[:50])}.????????.partial"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_kept(stage: Stage) -> bool:

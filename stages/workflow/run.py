@@ -10,13 +10,14 @@ python -m stages.workflow.run --scheduler tcp://10.0.0.1:8786     on a cluster w
 import argparse
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skill_grafting.support.command import guarded
 from skill_grafting.support.errors import ParamsError
 from stages.workflow.change import change_settings, put_back
+from stages.workflow.preflight import check_settings
 from stages.workflow.stage import paths
 
 if TYPE_CHECKING:  # each fork of a stage imports this module anew
@@ -81,20 +82,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def check_settings(
-    targets: Sequence[str], files: Collection[str] = (), localizers: bool = False
-) -> tuple[dict[str, Any], list[str]]:
-    """The checked settings of the main pipeline, of those of these targets and of these files, and a line on each list left out.
-
-    With `localizers` theirs are checked, too, which imports torch.
-    """
-    from stages.workflow.stage.settings import PIPELINES, checked, params_file, read_files
-
-    folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets)}
-    asked = [name for name in PIPELINES if name in folders or str(params_file(name)) in files]
-    return checked(read_files(asked), localizers)
-
-
 def _run(targets: Sequence[str], asked: argparse.Namespace) -> int:
     """Run the stages that are out of date; returns 1 if something failed, which is reported last."""
     from dvc.utils.cli_parse import to_path_overrides
@@ -111,6 +98,7 @@ def _run(targets: Sequence[str], asked: argparse.Namespace) -> int:
             repro = with_readable_notes(repo, lambda: Repro(repo, targets))
             try:
                 if first := repro.begin():
+                    check_settings(targets, localizers=repro.takes("localizer."))  # which a mask would, hours later
                     _side_by_side(repro, first, values["runtime"], asked)
                 elif not repro.failed:
                     print(f"Nothing to run: {len(repro.steps)} stages are up to date.")

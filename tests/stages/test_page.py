@@ -15,7 +15,17 @@ import pytest
 from skill_grafting.support.errors import StorageError
 from skill_grafting.support.io import write_text
 from stages.workflow import page
-from stages.workflow.page import NOT_RUN, OTHER, PAGE, REPRODUCTION, Section, build, read_sections
+from stages.workflow.page import (
+    ELSEWHERE,
+    NOT_RUN,
+    OTHER,
+    PAGE,
+    REPRODUCTION,
+    Section,
+    build,
+    is_of_main,
+    read_sections,
+)
 from stages.workflow.report import plots, publish
 from tests import oracle
 
@@ -60,10 +70,44 @@ def keep_task(file: Path, to: Path, task: str) -> None:
 
 def test_what_has_not_run_in_this_folder_is_one_folded_line(made, alone):
     others = [section.name for section in made[0][1:]]
-    assert alone[1].count("Not run in this folder: " + ", ".join(others)) == 1 and "Not run" not in made[1][PAGE]
+    assert alone[1].count("Not of this run: " + ", ".join(others)) == 1 and "Not of this run" not in made[1][PAGE]
     assert not any(section.sentence in alone[1] or f'id="{section.name}"' in alone[1] for section in made[0][1:])
     assert len(alone[1]) < len(made[1][PAGE]) / 5
     assert "http" not in re.sub(r"http://www.w3.org", "", made[1][PAGE]), "it asks no network"
+
+
+def test_of_reports_that_are_of_other_results_no_number_is_told(made, alone):
+    main, others = alone[0], made[0][1:]
+    texts = dict(build([main, *(replace(other, state=ELSEWHERE) for other in others)]))
+    numbers = {section.name: [claim.short for claim in section.claims if claim.short] for section in others}
+    for text in texts.values():
+        assert main.sentence in text and not any(section.sentence in text or section.setting in text for section in others)
+    assert not [short for shorts in numbers.values() for short in shorts if short in texts[REPRODUCTION]]
+    assert "stitched" not in texts[REPRODUCTION] and "in the study" not in texts[REPRODUCTION]
+    assert all(f"[{section.spec.title}](../metrics/{section.name}.md) (`make {section.name}`" in texts[REPRODUCTION] for section in others)
+    whole = made[1][REPRODUCTION]
+    assert "Left out" not in whole and all(section.sentence in whole and numbers[section.name][0] in whole for section in others), "the control"
+
+
+SETTINGS = {"tasks": ["movies", "bbc"], "seeds": [13]}
+
+
+@pytest.mark.parametrize(("settings", "models", "of_main"), [
+    (SETTINGS, ["a"], True),
+    ({**SETTINGS, "edit.steps": 3}, ["a"], True),
+    ({"tasks": ["movies", "bbc"]}, ["a", "b"], True),  # a cell that is no longer there had other models
+    ({**SETTINGS, "tasks": ["mine", "bbc"]}, ["a"], False),
+    (SETTINGS, ["b"], False),
+])  # fmt: skip
+def test_a_report_is_of_the_main_one_if_both_took_the_same(project, settings, models, of_main):
+    def lock(file: str, name: str, settings: dict, models: list[str]) -> None:
+        cells = {f"cell@{number}": {"deps": [{"path": "models/finetuned/13", "md5": md5}, {"path": "stages/text", "md5": name}]} for number, md5 in enumerate(models)}
+        write_text(Path(file), json.dumps({"schema": "2.0", "stages": {**cells, name: {"params": {"params.yaml": settings}}}}))
+
+    lock("dvc.lock", "summary", SETTINGS, ["a"])
+    assert is_of_main("merge"), "it has recorded nothing"
+    lock("stages/merge/dvc.lock", "merge", settings, models)
+    assert is_of_main("merge") == of_main and is_of_main("summary")
 
 
 def test_of_one_task_there_are_figures_in_place_of_verdicts_and_nothing_twice(made, alone):

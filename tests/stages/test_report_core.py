@@ -13,10 +13,10 @@ from skill_grafting.support.errors import DataError
 from skill_grafting.support.formatting import percent
 from skill_grafting.support.io import write_json
 from stages.workflow.records import Records, frame_of, grid, require_files
-from stages.workflow.report.claims import Verdict, families, judge
+from stages.workflow.report.claims import Verdict, families, judge, of_few_tasks
 from stages.workflow.report.formats import Template, fall, points
 from stages.workflow.report.plots import draw_all
-from stages.workflow.report.publish import headline, markdown, publish
+from stages.workflow.report.publish import claims_text, headline, markdown, publish
 from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
 from stages.workflow.report.stats import estimate, holm, source_of
 from stages.workflow.report.tables import render
@@ -107,7 +107,7 @@ def cells(values: dict, seeds: int = 2, apart: float = 0.1, names: tuple[str, ..
 
 
 BY_TASK = {"a": 0.1, "b": 0.3, "c": 0.2, "d": 0.6}
-BY_PAIR = {("a", "b"): 0.1, ("a", "c"): 0.2, ("b", "c"): 0.6}
+BY_PAIR = {("a", "b"): 0.1, ("a", "c"): 0.2, ("b", "c"): 0.6, ("a", "d"): 0.4, ("b", "d"): 0.3, ("c", "d"): 0.5}
 PAIR = ("first", "second")
 
 
@@ -118,7 +118,7 @@ def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothin
     assert value.p_value(0.05) == pytest.approx(known.pvalue) and value.mean == pytest.approx(0.3)
     assert value.sd == pytest.approx(np.std([*BY_TASK.values()], ddof=1))
     assert estimate(cells({**BY_TASK, "rounded": 1e-12})).positive == 4
-    alike = estimate(cells(dict.fromkeys("abc", 0.1)))
+    alike = estimate(cells(dict.fromkeys("abcd", 0.1)))
     assert (alike.p_value(0.1), alike.p_value()) == (1, 0), "without a spread"
     twice = pd.concat([cells(BY_TASK), cells(BY_TASK).rename(lambda seed: seed + 2, level="seed")])
     assert (estimate(twice).low, estimate(twice).high) == pytest.approx((value.low, value.high))
@@ -128,19 +128,19 @@ def test_an_estimate_is_the_t_interval_over_tasks_and_seeds_of_a_task_add_nothin
 
 def test_pairs_of_tasks_are_jackknifed_by_task():
     value = estimate(cells(BY_PAIR, names=PAIR), PAIR)
-    # 3 * 0.3 - 2 * (the other pair): -0.3, 0.5 and 0.7
-    assert value.error == pytest.approx(np.std([-0.3, 0.5, 0.7], ddof=1) / 3**0.5)
-    assert (value.tasks, value.units) == (3, 3)
-    more = estimate(cells({**BY_PAIR, ("a", "d"): 0.4, ("b", "d"): 0.3, ("c", "d"): 0.5}, names=PAIR), PAIR)
-    for end in (more.mean - more.low, more.high - more.mean):
-        assert end == pytest.approx(t.ppf(0.975, 3) * more.error), "of four tasks, not of six pairs"
-    assert more.p_value(more.high) == pytest.approx(0.05)
+    # 4 * 0.35 - 3 * (the mean of the three pairs without a task)
+    pseudo = [1.4 - 1.4, 1.4 - 1.1, 1.4 - 0.8, 1.4 - 0.9]
+    assert value.error == pytest.approx(np.std(pseudo, ddof=1) / 4**0.5)
+    assert (value.tasks, value.units) == (4, 6)
+    for end in (value.mean - value.low, value.high - value.mean):
+        assert end == pytest.approx(t.ppf(0.975, 3) * value.error), "of four tasks, not of six pairs"
+    assert value.p_value(value.high) == pytest.approx(0.05)
     assert estimate(cells({("a", "b"): 0.1}, names=PAIR), PAIR).low is None, "one pair has no interval"
-    assert value.error > 1.9 * value.sd / 3**0.5, "the control: pairs are not independent"
-    apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6}
+    assert value.error > 1.5 * value.sd / 6**0.5, "the control: pairs are not independent"
+    apart = {("a", "b"): 0.1, ("c", "d"): 0.2, ("e", "f"): 0.6, ("g", "h"): 0.4}
     pairs, known = estimate(cells(apart, names=PAIR), PAIR), ttest_1samp([*apart.values()], 0.05)
     assert (pairs.low, pairs.high) == pytest.approx((*known.confidence_interval(0.95),)), "sharing none, they are the sample"
-    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "3 pairs of 6 tasks, 2 seeds"
+    assert pairs.p_value(0.05) == pytest.approx(known.pvalue) and pairs.sample() == "4 pairs of 8 tasks, 2 seeds"
     both = pd.DataFrame({"one": cells(BY_TASK), "twice": 2 * cells(BY_TASK)})
     ratio = estimate(both, statistic=lambda units: units.one.mean() / units.twice.mean())
     assert (ratio.mean, ratio.error, ratio.positive, ratio.sd) == (pytest.approx(0.5), pytest.approx(0), None, None)
@@ -193,10 +193,11 @@ def test_the_smallest_difference_is_shown_four_times_in_five(level):
         (cells(BY_TASK, seeds=1), "+30.0 points (95 % interval -4.4 to +64.4; 4 tasks, 1 seed; above 0 in 4 of 4)"),
         (cells({"a": 0.1, "b": 0.1 + 1e-12}), "+10.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
         (cells({}), "no common cells"),
-        (cells({"a": 0.1, "b": 0.2}), "+15.0 points (95 % interval -48.5 to +78.5; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+        (cells({"a": 0.1, "b": 0.2}), "+15.0 points (no interval; 2 tasks, 2 seeds; above 0 in 2 of 2)"),
+        (cells({"a": 0.1, "b": 0.2, "c": 0.3}), "+20.0 points (no interval; 3 tasks, 2 seeds; above 0 in 3 of 3)"),
     ],
 )  # fmt: skip
-def test_one_task_and_two_equal_tasks_have_no_interval_and_one_seed_has_one(values, words):
+def test_fewer_than_four_tasks_have_no_interval_and_one_seed_has_one(values, words):
     value = estimate(values)
     assert value.words() == words and (value.p_value() is None) == (value.low is None)
 
@@ -330,18 +331,33 @@ def test_groups_are_compared_cell_by_cell():
         ((0.16, 0.32, 0.48, 0.64), "a reduction of 20.0 % (20.0 to 20.0) of the mean ECE and a reduction of 20.0 % (20.0 to 20.0) on average over tasks (at least 40 % by both: does not hold)"),
         # the first task is calibrated already: of the mean it hardly counts
         ((0.4, 0.16, 0.24, 0.32), "a reduction of 44.0 % (-12.8 to 100.8) of the mean ECE and a reduction of 20.0 % (-107.3 to 147.3) on average over tasks (at least 40 % by both: not shown)"),
-        ((0.1, 0.2, 0.3), "a reduction of 50.0 % (50.0 to 50.0) of the mean ECE and a reduction of 50.0 % (50.0 to 50.0) on average over tasks (at least 40 % by both: not measurable)"),
     ],
 )  # fmt: skip
 def test_beside_a_difference_of_errors_stand_both_reductions_and_the_published_one_holds_by_both_or_not(lower, told):
     rows, errors = frame(y=(0.2, 0.4, 0.6, 0.8), x=lower), claim(a="y", b="x", reduction={"of": "ECE", "least": 0.4})
     [found] = judge(spec(claims=[errors]), {"rows": rows.assign(n=1000)})
-    assert found.short.endswith(f"; {told}") and f"; {told}" in found.figure and found.n == f"{len(lower)} tasks"
-    few = len(lower) < 4
-    assert (found.verdict == "not measurable") == found.figure.endswith("; no verdict on 3 tasks, fewer than 4") == few
+    assert found.short.endswith(f"; {told}") and f"; {told}" in found.figure and found.n == "4 tasks"
     for unsure in (rows.assign(n=np.where(rows.task == "b", 999, 1000)), rows.drop(columns="n")):
         [found] = judge(spec(claims=[errors]), {"rows": unsure})
         assert found.short.endswith("(at least 40 %: no verdict, which would take 1,000 test rows a task)")
+
+
+@pytest.mark.parametrize(("higher", "shown"), [
+    ((0.2, 0.4, 0.6, 0.8), True),
+    ((0.001, 0.0, 0.9, 0.002), False),  # which as well may be nothing
+    ((0.2, 0.4, 0.6), False),
+    ((0.2, 0.4), False),
+    ((0.2,), False),
+])  # fmt: skip
+def test_a_ratio_is_told_where_its_denominator_is_clearly_above_0_and_of_few_tasks_neither_interval_nor_verdict(higher, shown):
+    rows = frame(y=higher, x=[value / 3 for value in higher]).assign(n=1000)
+    found = judge(spec(claims=[claim(a="y", b="x", reduction={"of": "ECE", "least": 0.4}), claim(a="y", b="x")]), {"rows": rows})
+    assert ("a reduction of 66.7 %" in found[0].figure) == shown == ("mean ECE" in found[0].short)
+    few = len(higher) < 4
+    assert of_few_tasks(found) == few and all(("interval" in one.figure.replace("no interval", "")) != few for one in found)
+    text = claims_text(found)
+    assert ("With fewer than 4 tasks there is no interval" in text) == few == ("**" not in text)
+
 
 
 @pytest.mark.parametrize(

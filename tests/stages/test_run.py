@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,12 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from stages.workflow import dispatch
+from stages.text.tasks.fields import get_by_path
+from stages.workflow import dispatch, forks
+from stages.workflow.preflight import FOLDERS
 from stages.workflow.run import workers_for
 from tests.dvc_project import ROOT, lay_out_toy, wait_for
-from tests.settings_files import start_texts
+from tests.settings_files import START, start_texts
 
 # DVC imports what is deprecated
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -65,6 +68,8 @@ GPU = ["runtime.device"]
 def toy(project, monkeypatch) -> Path:
     """A project of its own with a few stages that sleep."""
     ignored = "*.txt\n*.jsonl\n/site\n__pycache__\n"
+    for folder in FOLDERS:
+        (project / get_by_path(START, folder)).mkdir(parents=True)
     lay_out_toy(monkeypatch, {"stage.py": STAGE, "run.py": RUN, "params.yaml": start_texts()[""], ".gitignore": ignored})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     write_graph(GRAPH)
@@ -148,6 +153,39 @@ def test_a_stage_is_a_fork_and_any_other_command_a_process_of_its_own(toy, here,
     code, out, error = (run if forked else here)("--workers", "2")
     assert code == 1 and runs()["left"]["forked"] is forked
     assert "done left" in out and error.count("the disk is made of cheese") == 1
+
+
+def test_what_killed_runs_left_beside_outputs_goes_with_the_next_run(toy, here):
+    left, others = Path("left.txt.ab12_x9z.partial"), [Path("other.txt.ab12_x9z.partial"), Path("left.txt.partial")]
+    for folder in (left, *others):
+        (folder / "new").mkdir(parents=True)
+    write_graph({"left": []}, 0.1)
+    assert here()[0] == 0 and not left.exists() and all(folder.is_dir() for folder in others)
+
+
+def test_a_dead_server_of_forks_is_started_anew_or_done_without(tmp_path, monkeypatch):
+    def outcome() -> tuple[int, str]:
+        printed = tmp_path / "printed"
+        printed.write_text("")
+        _, wait = forks.start("exec python -m this", str(tmp_path), {}, str(printed), may_fork=True)
+        while (code := wait(1)) is None:
+            pass
+        return code, printed.read_text()
+
+    monkeypatch.setattr(forks, "PRELOAD", [])
+    assert outcome()[0] == 0 and "Namespaces" in outcome()[1]
+    server = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    wait_for(lambda: psutil.Process(server._forkserver_pid).status() == psutil.STATUS_ZOMBIE)
+    assert outcome()[0] == 0
+    died = []
+
+    def dies(*_: object) -> None:
+        died.append(1)
+        raise EOFError
+
+    monkeypatch.setattr(forkserver._forkserver, "connect_to_new_process", dies)
+    assert outcome() == (0, outcome()[1]) and "Namespaces" in outcome()[1] and died
 
 
 def test_a_failed_stage_stops_only_what_needs_it_and_is_told_once_at_the_end(toy, here):

@@ -25,11 +25,10 @@ from stages.workflow.report.spec import (
     rows_of,
     texts_of,
 )
-from stages.workflow.report.stats import CONFIDENCE, Estimate, estimate, holm
+from stages.workflow.report.stats import CONFIDENCE, FEWEST, Estimate, estimate, holm
 from stages.workflow.report.tables import facts_of, value_of
 
 FEWEST_RANKS, LARGEST_RHO = 3, 0.999  # fewer pairs say nothing about ranks; Fisher's z of 1 would be infinite
-FEWEST = 4  # tasks, pairs that share none, or sources: an interval over fewer rests on a spread that is hardly known
 FEWEST_ROWS = 1000  # of a test set: of fewer a share of the calibration error is mostly one of its floor
 HOW_JUDGED = (
     "Tasks are the sample; the seeds of a task are averaged first. Tasks whose texts are from one data set are one source, and may err together. "
@@ -44,9 +43,9 @@ HOW_FAMILIES = (
     "The claims of a family are corrected together, for how many of them can be judged. The smallest difference is the distance from the limit that "
     "would be shown four times in five, with the spread of this run and at the strictest level of the correction (5 % / number of claims)."
 )
-ONE_TASK = (
-    "With a single task there is no interval over tasks, so no claim is judged. The bootstrap intervals are over the task's test rows and "
-    "tell nothing about other tasks."
+FEW_TASKS = (
+    f"With fewer than {FEWEST} tasks there is no interval over tasks, so no claim is judged. Bootstrap intervals are over the test rows of a "
+    "single task and tell nothing about other tasks."
 )
 
 
@@ -172,9 +171,14 @@ def _range(family: Sequence[Judged]) -> str:
     return f"{' to '.join(ends)}{scale.unit}"
 
 
-def of_one_task(claims: Iterable[Judged]) -> bool:
-    """True if claims rest on a single task, so that none can be judged."""
-    return {claim.value.tasks for claim in claims if claim.value.units} == {1}
+def most_tasks(claims: Iterable[Judged]) -> int:
+    """The number of tasks that claims rest on, the largest of any; 0 where nothing was measured."""
+    return max((claim.value.tasks for claim in claims if claim.value.units), default=0)
+
+
+def of_few_tasks(claims: Iterable[Judged]) -> bool:
+    """True if claims rest on so few tasks that none can be judged."""
+    return 0 < most_tasks(claims) < FEWEST
 
 
 def _failed(frames: Frames, control: Control) -> str:
@@ -243,8 +247,8 @@ def _published(spec: Spec, claim: Claim, frames: Frames, fields: Mapping[str, An
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
-    """Why the value tells nothing; empty where it does, and of one task, of which that is said once."""
-    if value.tasks == 1:
+    """Why the value tells nothing; empty where it does, and of few tasks, of which that is said once."""
+    if value.tasks < FEWEST:
         return ""
     own = fill(spec, claim.void, "claims.void", **fields)
     alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
@@ -295,8 +299,14 @@ def _estimate(claim: Claim, cells: pd.DataFrame) -> tuple[Estimate, pd.Series]:
 
 
 def _reduced(claim: Claim, cells: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """How much lower side b is than side a in proportion, by both ways to take a mean, and whether both are as published."""
+    """How much lower side b is than side a in proportion, by both ways to take a mean, and whether both are as published.
+
+    Empty unless side a is clearly above 0: of what may as well be nothing there is no share.
+    """
     if claim.reduction is None or "b" not in cells or cells.empty:
+        return ""
+    whole = estimate(cells.a, claim.units)
+    if whole.low is None or whole.low <= 0:
         return ""
     found = {words: estimate(cells, claim.units, way) for words, way in REDUCTIONS.items()}
     told = " and ".join(

@@ -11,7 +11,7 @@ import pandas as pd
 from skill_grafting.support.formatting import as_markdown
 from skill_grafting.support.io import write_json, write_text
 from skill_grafting.support.writing import replacing
-from stages.workflow.report.claims import HOW_FAMILIES, HOW_JUDGED, ONE_TASK, Judged, families, judge, of_one_task
+from stages.workflow.report.claims import FEW_TASKS, HOW_FAMILIES, HOW_JUDGED, Judged, families, judge, of_few_tasks
 from stages.workflow.report.spec import Frames, Spec, fill, load_frames, read_spec, result
 from stages.workflow.report.tables import Rendered, facts_of, render
 from stages.workflow.stage import paths
@@ -96,9 +96,9 @@ def markdown(spec: Spec, frames: Frames) -> str:
 
 def claims_text(claims: Sequence[Judged]) -> str:
     """The part of a report that tells its claims, and the families that these are corrected in; empty without claims."""
-    alone = of_one_task(claims)
+    alone = of_few_tasks(claims)
     told = "\n".join(_claim(claim, "" if alone else f"**{claim.verdict}**: ") for claim in claims)
-    parts = [CLAIMS, ONE_TASK if alone else HOW_JUDGED, told] if claims else []
+    parts = [CLAIMS, FEW_TASKS if alone else HOW_JUDGED, told] if claims else []
     if found := families(claims):
         rows = [[_escaped(name), f"{size}", smallest] for name, (size, smallest) in found.items()]
         table = [["family", "claims", "smallest difference"], [":--", "--:", "--:"], *rows]

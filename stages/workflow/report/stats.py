@@ -22,6 +22,7 @@ from stages.text.tasks.tasks import registry
 from stages.workflow.report.formats import counts, points, written
 
 CONFIDENCE = 0.95
+FEWEST = 4  # tasks, pairs that share none, or sources: an interval over fewer rests on a spread that is hardly known
 # what two tasks may differ by and still be the same
 ROUNDING = 1e-9
 POWER = 0.8  # how often a difference that is called large enough to be shown would be
@@ -63,10 +64,10 @@ class Estimate(Mean):
     """A mean over tasks; `error` is its standard error by the jackknife, and `positive` of its `units` are above 0.
 
     A unit is a task, or a pair of tasks; there are `seeds` in all, and of each unit at least `fewest_seeds`.  Drawn are so many
-    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than 2 drawn, nor for 2 that
-    are the same: shares of a few rows often are by chance, and an interval without width would tell far too much.  The same
-    holds of `source_error`, the error by source, and `sources`, of which those that a pair joins count as one.  Of a single
-    task `bootstrap` has both ends of an interval over its test rows, which tells nothing about other tasks.
+    tasks, or pairs where no two share one.  There is no error, so no interval, for fewer than FEWEST drawn.  `source_error` is the error
+    by source, and of `sources` those that a pair joins count as one; it is None for fewer than 2, and for 2 that are the same: shares
+    of a few rows often are by chance, and an interval without width would tell far too much.  Of a single task `bootstrap` has both
+    ends of an interval over its test rows, which tells nothing about other tasks.
     """
 
     tasks: int = 0
@@ -213,7 +214,7 @@ def _pseudo_values(
 ) -> np.ndarray | None:
     """The jackknife's values of leaving out each that was drawn; None where too few are left for one."""
     count = len(without)
-    if count < 2 or not all(map(len, without)):
+    if count < FEWEST or not all(map(len, without)):
         return None
     return count * float(statistic(units)) - (count - 1) * np.array([float(statistic(left)) for left in without])
 
