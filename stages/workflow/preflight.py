@@ -20,7 +20,7 @@ def check_settings(
     With `localizers` theirs are checked, too, which imports torch.  Raises ParamsError with all problems of the first of three steps
     that finds any: each setting, the rules between settings, and what a run needs beside these.
     """
-    from stages.text.tasks.fields import get_by_path
+    from stages.text.tasks.settings import get_by_path
     from stages.workflow.stage.settings import PIPELINES, checked, params_file, read_files
 
     folders = {"", *(Path(target.partition(":")[0]).parent.name for target in targets)}

@@ -108,6 +108,9 @@ def reference(base: nn.Module, tuned: nn.Module, mask: sg.GraftMask) -> dict[str
         if name in base._non_persistent_buffers_set and (narrow or name not in after):
             made[name] = before  # a table that the model makes itself, in a type that doesn't hold the other's, or that the other lacks
             continue
+        if name in dict(base.named_buffers()) and equal(before.to(after[name].dtype), after[name]):
+            made[name] = before  # rounding is no movement
+            continue
         made[name] = after[name].to(before.dtype) if whole else torch.where(inside, after[name].to(before.dtype), before)
     return made
 
@@ -169,7 +172,7 @@ def do_merge(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None:
     tasks = usual(dice, [{"a": entry}, {"a": entry, "b": (tuned, other)}], [{}, [entry], None, {1: entry}])
     made, share = {name: one.detach() for name, one in values_of(sg.merge(base, tasks, how, share=dice.choice([1.0, 0.9]))).items()}, {task: one[1] for task, one in tasks.items()}
     after, before = values_of(tuned.module if isinstance(tuned, nn.DataParallel) else tuned), values_of(base)
-    for name, start in before.items():
+    for name, start in ((name, start) for name, start in before.items() if name in after):  # all but a table that the tuned model lacks
         inside = [one.dense().get(name, torch.zeros(start.shape, dtype=torch.bool)) for one in share.values()]
         anywhere, everywhere = torch.stack(inside).any(0), torch.stack(inside).all(0)
         assert equal(torch.where(anywhere, start, made[name]), start), f"{how}: outside the masks of {name}"

@@ -9,7 +9,7 @@ import pytest
 from dvc.utils.serialize import dumps_yaml, loads_yaml
 
 from skill_grafting.support.errors import ParamsError
-from stages.text.tasks.fields import get_by_path
+from stages.text.tasks.settings import get_by_path
 from stages.workflow.preflight import FOLDERS, check_settings
 from stages.workflow.stage.settings import load_all
 from tests.settings_files import START, lay_out_settings

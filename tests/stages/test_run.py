@@ -20,7 +20,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from stages.text.tasks.fields import get_by_path
+from stages.text.tasks.settings import get_by_path
 from stages.workflow import dispatch, forks
 from stages.workflow.preflight import FOLDERS
 from stages.workflow.run import workers_for

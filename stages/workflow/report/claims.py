@@ -143,6 +143,8 @@ def judge(spec: Spec, frames: Frames) -> list[Judged]:
             # the claims that one entry makes are a family, too, which goes by the words of the first that is judged
             words = next((one.words for one in made if one.p_value is not None), "")
             asked += [replace(one, family=(claim.family or place, claim.family or words)) for one in made]
+    if _are_few(one.value for one in asked):  # which is said once
+        asked = [replace(one, void="") for one in asked]
     corrected: dict[int, tuple[float, int]] = {}
     for name in {one.family for one in asked}:
         family = [one for one in asked if one.family == name and one.p_value is not None]
@@ -178,7 +180,11 @@ def most_tasks(claims: Iterable[Judged]) -> int:
 
 def of_few_tasks(claims: Iterable[Judged]) -> bool:
     """True if claims rest on so few tasks that none can be judged."""
-    return 0 < most_tasks(claims) < FEWEST
+    return _are_few(claim.value for claim in claims)
+
+
+def _are_few(values: Iterable[Estimate]) -> bool:
+    return 0 < max((value.tasks for value in values if value.units), default=0) < FEWEST
 
 
 def _failed(frames: Frames, control: Control) -> str:
@@ -247,8 +253,8 @@ def _published(spec: Spec, claim: Claim, frames: Frames, fields: Mapping[str, An
 
 
 def _void(spec: Spec, claim: Claim, value: Estimate, controls: Mapping[str, str], fields: Mapping[str, Any]) -> str:
-    """Why the value tells nothing; empty where it does, and of few tasks, of which that is said once."""
-    if value.tasks < FEWEST:
+    """Why the value tells nothing; empty where it does, and of one task, of which that is said once."""
+    if value.tasks == 1:
         return ""
     own = fill(spec, claim.void, "claims.void", **fields)
     alone = claim.statistic == "contrast" and value.error is None and value.tasks > 1
