@@ -34,14 +34,14 @@ def check_settings(
     for content in found.values():
         problems += [
             f"{key}: {shown(text)} has {why} in dvc.lock, which then can't be read again; shorten it, or leave these out"
-            for key, text, why in _unreadable(content)
+            for key, text, why in unreadable(content)
         ]
     if problems:
         raise ParamsError("\n".join(problems))
     return values, left_out
 
 
-def _unreadable(content: Any, place: str = "") -> Iterator[tuple[str, str, str]]:
+def unreadable(content: Any, place: str = "") -> Iterator[tuple[str, str, str]]:
     """Dotted key, text and what is wrong with it, of each key and value that DVC would write otherwise than it is."""
     parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in parts:
@@ -50,7 +50,7 @@ def _unreadable(content: Any, place: str = "") -> Iterator[tuple[str, str, str]]
             yield place, key, "spaces or signs at which a name is broken"
         if isinstance(value, str) and not _is_plain(value) and not _survives(_placed(value)):
             yield name, value, "spaces or signs at which it is broken otherwise than it is read"
-        yield from _unreadable(value, name)
+        yield from unreadable(value, name)
 
 
 def _is_plain(text: str) -> bool:

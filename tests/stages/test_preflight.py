@@ -10,8 +10,7 @@ from dvc.utils.serialize import dumps_yaml, loads_yaml
 
 from skill_grafting.support.errors import ParamsError
 from stages.text.tasks.settings import get_by_path
-from stages.workflow.preflight import FOLDERS, check_settings
-from stages.workflow.stage.settings import load_all
+from stages.workflow.preflight import FOLDERS, check_settings, unreadable
 from tests.settings_files import START, lay_out_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what DVC imports
@@ -69,27 +68,18 @@ def test_texts_that_dvc_would_write_otherwise_are_refused_and_all_others_survive
         assert check_settings(["dvc.yaml"])[0]["task"]["reviews"] == own
 
 
-def test_what_is_accepted_survives_the_way_through_dvc_lock(settings):
+def test_what_is_accepted_survives_the_way_through_dvc_lock():
     dice, letters = random.Random(0), string.ascii_letters + string.punctuation + "   \u00e9\u2028\x85\t\u4e2d"
     came_to = {True: 0, False: 0}
-    for _ in range(16):
+    for _ in range(12):
         words = ["".join(dice.choices(letters, k=dice.choice([5, 30, 100]))).strip() for _ in range(2)]
         own = {"labels": ["bad", words[0]], "relabel": {words[1]: "bad"}, "title": words[1]}
-        settings(own)
-        try:
-            load_all()
-        except ParamsError:  # a label that can't be, by itself
-            continue
         lock = {"stages": {"fetch": {"params": {"params.yaml": {"task": {"reviews": own}, "x": own}}}}}
         try:
             survives = loads_yaml(dumps_yaml(lock)) == lock
         except Exception:
             survives = False
-        try:
-            check_settings(["dvc.yaml"])
-            accepted = True
-        except ParamsError:
-            accepted = False
+        accepted = not [*unreadable({"task": {"reviews": own}})]
         came_to[accepted] += 1
         assert survives or not accepted, own
     assert min(came_to.values()) > 1
