@@ -100,11 +100,14 @@ class Section:
     @cached_property
     def figures(self) -> list[tuple[str, list[str]]]:
         """Caption and content of each figure that there is data for, in the order of the spec; one that is split has several."""
-        found = {
-            figure.title.partition("{")[0]: sorted(self.plots.glob(f"{name}*.png"))
-            for name, figure in self.spec.figures.items()
-            if len(rows_of(self.frames, figure))
-        }
+        found = {}
+        for name, figure in self.spec.figures.items():
+            rows = rows_of(self.frames, figure)
+            parts = self.spec.ordered(rows[figure.split]) if figure.split else []
+            files = [self.plots / f"{name}_{part}.png" for part in parts] or [self.plots / f"{name}.png"] * (
+                len(rows) > 0
+            )
+            found[figure.title.partition("{")[0]] = [file for file in files if file.is_file()]
         return [
             (title, [base64.b64encode(file.read_bytes()).decode() for file in files])
             for title, files in found.items()
