@@ -19,7 +19,7 @@
 # make bench                 measure masks, merging, patches and fine-tuning beside their peers, as JSON, in two minutes (DEVICE=cuda)
 # make lint                  ruff
 # make chaos                 kill a small run at random moments and check that it still ends in the same bytes (KILLS=30)
-# make release               build wheel and sdist in dist, check them and install them into a fresh environment; nothing is uploaded
+# make release               build wheel and sdist in dist, check them, install them into a fresh environment, and say how they are uploaded
 # make clean                 remove every generated artefact, but not the cache
 
 PYTHON ?= python3
@@ -27,6 +27,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP_NOTEBOOKS = $(PIP) --no-build-isolation --editable '.[notebooks]'
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # a file's tests stay together, as they share what they make; in the files' order, or the longest would come last
 XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # as many stages at once as there are cores for, unless a number is given
@@ -74,6 +75,7 @@ walkthroughs: $(READY)
 
 test-all: $(READY)
 	$(PIP_NOTEBOOKS)
+	$(PIP) mypy==2.4.1
 	python -m pytest $(XDIST) -m "" tests tests/walkthroughs
 
 docs: $(READY)
@@ -98,9 +100,13 @@ release: $(READY)
 	python -m twine check --strict dist/*
 	fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(PYTHON) -m venv "$$fresh" && for file in dist/*.whl dist/*.tar.gz; do \
 	  "$$fresh"/bin/python -m pip install --quiet --disable-pip-version-check $$file && \
-	  (cd "$$fresh" && bin/graft --help > /dev/null && bin/python -c "import skill_grafting as sg; sg.localize") || exit 1; \
+	  awk '/^```python$$/ {inside = 1; next} /^```$$/ && inside {exit} inside' README.md > "$$fresh"/first.py && \
+	  (cd "$$fresh" && bin/graft --help > /dev/null && bin/python first.py) || exit 1; \
 	  "$$fresh"/bin/python -m pip uninstall --quiet --yes skill-grafting; done
-	@echo "dist: $$(cd dist && ls | tr '\n' ' ')built, checked and installed; nothing was uploaded"
+	@echo "dist: $$(cd dist && ls | tr '\n' ' ')built, checked and installed, and README's first lines run; nothing was uploaded"
+	@echo "whoever owns the address goes on with:"
+	@echo "  git tag v$(VERSION) && git push origin v$(VERSION)"
+	@echo "  python -m twine upload dist/*"
 
 clean:
 	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots

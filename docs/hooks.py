@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 # file of the project -> its page; docs/README.md can't keep its name, which is that of a first page
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = {f"docs/notebooks/{file.name}": f"{file.stem}.md" for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))}
-API = ROOT / "stages/skill_grafting/__init__.pyi"
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"(?<!\[)!\[[^\]]*\]\((?P<shown>[^)\s]+)\)|\b(?:src|srcset)=\"(?P<named>[^\"]+)\"")
 # attributes that name another file of the site
@@ -139,6 +138,7 @@ def _notebook(file: Path, page: str) -> Iterator[tuple[str, str | bytes]]:
 
 def _api() -> str:
     """A page with every public name where it is defined."""
-    found = re.findall(r"^from \.([\w.]+) import (\w+) as", API.read_text(encoding="utf-8"), re.MULTILINE)
-    places = {name: f"skill_grafting.{module}.{name}" for module, name in found}
+    import skill_grafting
+
+    places = {name: f"skill_grafting.{module}.{name}" for name, module in skill_grafting._PLACES.items()}
     return "\n".join(["# The API", "", "`import skill_grafting as sg` has these names.", "", *(f"::: {places[name]}\n" for name in sorted(places, key=str.lower))])

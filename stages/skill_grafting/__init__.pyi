@@ -1,6 +1,7 @@
 """The public names as editors and type checkers see them; __init__.py imports each on first access."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TypedDict, Unpack, overload
 
 from numpy.random import Generator
@@ -24,12 +25,12 @@ from .localizers.registry import Rank
 from .localizers.registry import methods as methods
 from .localizers.registry import register as register
 from .losses import fisher as fisher
-from .merging.merge import merge as merge
 from .modules.grafts import graft as graft
 from .modules.grafts import grafted as grafted
 from .modules.masked import masked_optimizer as masked_optimizer
 from .modules.pairs import BaseOrPair
 from .modules.swapping import active as active
+from .modules.targets import Model
 from .patches.exact import diff as diff
 from .patches.mixed import mixed as mixed
 from .patches.patch import Patch as Patch
@@ -93,3 +94,43 @@ def localize(
     sparsity: Iterable[float],
     **options: Unpack[_Options],
 ) -> dict[float, GraftMask]: ...
+
+_How = Literal[
+    "mean",
+    "sum",
+    "sequence",
+    "largest",
+    "average",
+    "arithmetic",
+    "ties",
+    "dare",
+    "dare_ties",
+    "della",
+    "della_linear",
+    "breadcrumbs",
+    "breadcrumbs_ties",
+    "consensus",
+]
+
+class _Merging(TypedDict, total=False):
+    """What `merge` takes beside the tasks and the way."""
+
+    alpha: float
+    weights: Mapping[str, float] | None
+    share: float | Mapping[str, float] | None
+    per: Literal["region", "tensor"] | None
+    strictness: float
+    seed: int
+    gamma: float
+    epsilon: float
+    rescale: bool
+    normalize: bool | None
+
+@overload
+def merge(
+    base: Model, tasks: Mapping[str, Any], how: _How = "mean", *, to: None = None, **options: Unpack[_Merging]
+) -> Model: ...
+@overload
+def merge(
+    base: str | Path, tasks: Mapping[str, Any], how: _How = "mean", *, to: str | Path, **options: Unpack[_Merging]
+) -> Path: ...

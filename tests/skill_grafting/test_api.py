@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import inspect
 import math
 import threading
@@ -524,6 +525,10 @@ def test_options_of_localize_are_typed_as_methods_take_them():
         assert typed["_Settings"][name].partition("[")[0] == (wanted.__name__ if isinstance(wanted, type) else "Literal")
         assert get_origin(wanted) is not Literal or [*get_args(wanted)] == ast.literal_eval(typed["_Settings"][name].removeprefix("Literal"))
     assert [*typed["_Options"], "settings"] == [*inspect.signature(sg.localize).parameters][3:]
+    asked = {*inspect.signature(sg.merge).parameters} - {"base", "tasks", "how", "to", "settings"}
+    assert {*typed["_Merging"]} == asked | ({field.name for field in dataclasses.fields(ways.Settings)} - {"how"})
+    [named] = (ast.unparse(node.value) for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "_How")
+    assert {*ast.literal_eval(named.removeprefix("Literal"))} == {*RULES, *ways.WAYS}
 
 
 class Cached(nn.Module):
