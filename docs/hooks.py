@@ -9,10 +9,12 @@ import base64
 import json
 import posixpath
 import re
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -25,10 +27,24 @@ ROOT = Path(__file__).parents[1]
 # file of the project -> its page; docs/README.md can't keep its name, which is that of a first page
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = {f"docs/notebooks/{file.name}": f"{file.stem}.md" for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))}
+COPY = TemporaryDirectory()
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"(?<!\[)!\[[^\]]*\]\((?P<shown>[^)\s]+)\)|\b(?:src|srcset)=\"(?P<named>[^\"]+)\"")
 # attributes that name another file of the site
 NAMING = ("href", "src", "srcset")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Have the reader of docstrings, which passes over folders without an __init__.py, read a copy that has them."""
+    package = Path(COPY.name) / "skill_grafting"
+    shutil.copytree(ROOT / "stages/skill_grafting", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (place for place in package.rglob("*") if place.is_dir()):
+        (folder / "__init__.py").touch()
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [COPY.name]
+    return config
+
+
+on_config.mkdocs_priority = 100  # before the plugin reads its settings
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -388,6 +388,25 @@ def test_a_curve_takes_whatever_a_strangers_mask_says_of_what_moved_outside(odd,
     assert len(table) == 4 and "the whole region scores" in caplog.text and "\x1b" not in caplog.text
 
 
+def test_settings_that_no_model_has_and_places_that_are_none_are_refused_by_apply(tmp_path, capsys):
+    base, tuned = two(lambda: llama(tied=False))
+    base.save_pretrained(tmp_path / "base")
+    sg.Patch.of(base, tuned, sg.localize(base, tuned, sparsity=0.1)).save_pretrained(tmp_path / "patch")
+    graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "right")
+    file = tmp_path / "base/config.json"
+    for name, value, words in (("rms_norm_eps", math.nan, "rms_norm_eps is nan, and should be a finite number"), ("num_hidden_layers", 10**5, "num_hidden_layers is 100,000")):
+        settings = json.loads(file.read_text())
+        file.write_text(json.dumps({**settings, name: value}))
+        with pytest.raises(SystemExit):
+            graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "none")
+        assert words in capsys.readouterr().err and not (tmp_path / "none").exists()
+        with pytest.raises(GraftError, match=words):
+            sg.Patch.from_pretrained(tmp_path / "patch").apply(tmp_path / "base")
+        file.write_text(json.dumps(settings))
+    with pytest.raises(GraftError, match="place: should be a folder, a file or a name on the hub, not a NoneType"):
+        sg.Patch.from_pretrained(None)
+
+
 def test_nested_swaps_say_what_is_on_and_the_inner_one_counts():
     base, tuned = two()
     masks = [sg.localize(base, tuned, sparsity=size, parameters="all") for size in (0.5, 0.1)]

@@ -184,7 +184,7 @@ def test_a_dead_server_of_forks_is_started_anew_or_done_without(tmp_path, monkey
         died.append(1)
         raise EOFError
 
-    monkeypatch.setattr(forkserver._forkserver, "connect_to_new_process", dies)
+    monkeypatch.setattr(forkserver, "connect_to_new_process", dies)  # what a new process asks
     assert outcome() == (0, outcome()[1]) and "Namespaces" in outcome()[1] and died
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..checkpoints.files import Checkpoint
 from ..checkpoints.folders import CONFIG
+from ..checkpoints.layouts import require_sizes
 from ..checkpoints.settings import write_settings
 from ..checkpoints.writing import TensorFiles, copy_beside
 from ..support.errors import MaskError
@@ -25,6 +26,7 @@ def apply(patch: Path, base: str, to: Path) -> str:
     if one.use.model_class is None:
         raise MaskError(f"{patch}: is for no model of transformers; in Python, Patch.apply puts it onto a module")
     checkpoint = Checkpoint.open(base, tokenizer=False)
+    require_sizes(checkpoint)
     require_padding(one.use, checkpoint.config.get("vocab_size"))
 
     def write(folder: Path) -> str:

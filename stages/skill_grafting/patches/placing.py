@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
-from ..checkpoints.folders import find_checkpoint
-from ..checkpoints.layouts import named_as, skeleton
+from ..checkpoints.layouts import named_as, require_sizes, skeleton
 from ..grafting.apply import holds, put_at, write
 from ..grafting.fingerprint import differing, fingerprint
 from ..grafting.region import Tensors, named_weights, outline
@@ -37,8 +36,9 @@ def load_base(patch: PatchContent, base: str | Path, revision: str | None = None
     """The base of a folder or hub id, in float32 and eval mode, with a head of the patch's size, and without the patch."""
     if patch.use.model_class is None:
         raise MaskError(f"{patch!r}: is for no model of transformers; make the base module and apply the patch to it")
-    folder, _ = find_checkpoint(str(base), revision, tokenizer=False)
-    return load_model(folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
+    checkpoint = Checkpoint.open(str(base), revision, tokenizer=False)
+    require_sizes(checkpoint)
+    return load_model(checkpoint.folder, patch.use.model_class, patch.use.labels if patch.head else None, new_head=True)
 
 
 def require_fitting(patch: PatchContent, model: nn.Module, title: str) -> None:
