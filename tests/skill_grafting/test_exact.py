@@ -97,22 +97,6 @@ def test_ten_thousand_of_them_do(tmp_path):
         chain_holds(seed, KINDS[seed % 4], (0.0, 0.05, 0.3, 1.0)[seed // 4 % 4], odd, tmp_path / str(seed % 50))
 
 
-def test_steps_of_another_chain_are_refused(tmp_path):
-    states = [Net(3).eval() for _ in range(3)]
-    first, second = sg.diff(states[0], states[1]), sg.diff(states[2], states[1])
-    inside = sg.Patch.of(states[0], states[1], sg.localize(states[0], states[1], sparsity=0.5, parameters="all"))
-    for call, word in (
-        (lambda: first.then(second), "makes the state"),
-        (lambda: first.then(inside), "doesn't say what it makes"),
-        (lambda: second.put_on(states[0]), "fingerprint"),
-        (lambda: sg.diff(states[0], copy.deepcopy(states[1]).to(torch.float64)), "float64"),
-    ):
-        with pytest.raises(sg.GraftError, match=word):
-            call()
-    with first.on(states[0]), pytest.raises(sg.GraftError, match="another patch"):
-        first.put_on(states[0])
-
-
 @pytest.fixture
 def step() -> sg.Patch:
     """A step that changes one number in two hundred, in bfloat16."""
@@ -206,22 +190,6 @@ def test_a_mask_of_the_region_has_exactly_as_many_the_first_of_equals():
     assert sg.mask_of(scores, 7) == sg.mask_of(scores, 0.75) == sg.GraftMask.from_region_indices(sg.Region({"a": (3, 2), "b": (2, 2)}), torch.arange(7))
 
 
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda: sg.mask_of({"a": torch.ones(2)}, 0.5, per="row"), "no rows"),
-        (lambda: sg.mask_of({"a": torch.ones(2, 2)}, 0.5, per="colum"), "column"),
-        (lambda: sg.mask_of({"a": torch.ones(2, 2)}, 1.5), "size"),
-        (lambda: sg.mask_of({"a": torch.ones(2, 2)}, True), "size"),
-        (lambda: sg.mask_of({"a": torch.tensor([1.0, float("nan")])}, 1), "no numbers"),
-        (lambda: sg.mask_of({}, 1), "scores"),
-    ],
-)
-def test_other_scores_and_sizes_are_refused(call, word):
-    with pytest.raises(sg.GraftError, match=word):
-        call()
-
-
 # --- Edits ---------------------------------------------------------------------------------------------------------------
 
 
@@ -240,8 +208,6 @@ def test_values_are_edited_scaled_and_put_back():
         moved = (dict(patch.apply(base).named_parameters())[name] - values).double()
         assert torch.allclose(away[name].double(), values.double() - moved, atol=1e-6)
         assert torch.allclose(twice[name].double(), values.double() + 2 * moved, atol=1e-6)
-    with pytest.raises(sg.GraftError, match="values for"):
-        sg.Patch.edit(base, mask, lambda values, _: values[:0])
 
 
 # --- Several patches in one batch -------------------------------------------------------------------------------------
@@ -255,19 +221,20 @@ def llama():
     return transformers.LlamaForCausalLM(small_config("llama")).eval()
 
 
-def tuned_from(base: nn.Module, seed: int, scale: float = 0.3) -> nn.Module:
-    torch.manual_seed(seed)
-    tuned = copy.deepcopy(base)
+def moved(base: nn.Module, seed: int, share: float = 1.0) -> nn.Module:
+    """A copy of which such a share of the numbers moved."""
+    tuned, generator = copy.deepcopy(base), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for values in tuned.parameters():
-            values.add_(torch.randn_like(values) * scale)
+            at = torch.rand(values.shape, generator=generator) < share
+            values[at] += 0.3 * torch.randn(int(at.sum()), generator=generator)
     return tuned
 
 
 def test_each_row_of_a_batch_is_written_on_by_its_own_patch(llama):
     patches = {}
     for seed in range(3):
-        tuned = tuned_from(llama, seed)
+        tuned = moved(llama, seed)
         mask = sg.localize(llama, tuned, sparsity=0.3, parameters="*_proj.weight", progress=False)
         patches[seed] = sg.Patch.of(llama, tuned, mask)
     ids, rows = torch.randint(5, llama.config.vocab_size, (6, 5), generator=torch.Generator().manual_seed(3)), [0, 1, None, 2, 1, 0]
@@ -287,15 +254,9 @@ def test_each_row_of_a_batch_is_written_on_by_its_own_patch(llama):
                 assert found[place].equal(written(ids[place : place + 1])[0])
     assert not found.equal(alone), "control"
     assert written(ids).equal(alone), "nothing is left of them"
-
-
-def test_what_a_batch_cannot_have_apart_is_refused(llama):
-    tuned = tuned_from(llama, 1)
-    mask = sg.localize(llama, tuned, sparsity=0.5, parameters="all", progress=False)
-    patch = sg.Patch.of(llama, tuned, mask)
-    for call, word in ((lambda: sg.mixed(llama, {"a": patch}, ["a"]), "linear"), (lambda: sg.mixed(llama, {"a": patch}, ["b"]), "none of")):
-        with pytest.raises(sg.GraftError, match=word), call():
-            pass
+    everywhere = sg.Patch.of(llama, tuned, sg.localize(llama, tuned, sparsity=0.5, parameters="all", progress=False))
+    with pytest.raises(sg.GraftError, match="linear"), sg.mixed(llama, {"a": everywhere}, ["a"]):
+        pass
 
 
 # --- Names of files ----------------------------------------------------------------------------------------------------
@@ -321,7 +282,7 @@ def test_the_file_of_a_mixture_of_experts_takes_updates_by_its_own_names(kind, t
         setattr(config, name, value)
     torch.manual_seed(0)
     base = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    tuned = stepped_at_random(base)
+    tuned = moved(base, 5, 0.1)
     for model, name in ((base, "base"), (tuned, "tuned")):
         model.save_pretrained(tmp_path / name)
     patch = sg.diff(base, tuned)
@@ -334,17 +295,8 @@ def test_the_file_of_a_mixture_of_experts_takes_updates_by_its_own_names(kind, t
     assert {update.name for update in patch.updates()} <= {*dict(base.named_parameters()), *dict(base.named_buffers())}
 
 
-def stepped_at_random(base: nn.Module) -> nn.Module:
-    tuned, generator = copy.deepcopy(base), torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for values in tuned.parameters():
-            at = torch.rand(values.shape, generator=generator) < 0.1
-            values[at] += 0.5
-    return tuned
-
-
 def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_path, capsys):
-    tuned = stepped_at_random(llama)
+    tuned = moved(llama, 5, 0.1)
     for model, name in ((llama, "base"), (tuned, "tuned")):
         model.save_pretrained(tmp_path / name)
     main(["diff", "--base", str(tmp_path / "base"), "--finetuned", str(tmp_path / "tuned"), "--to", str(tmp_path / "step")])

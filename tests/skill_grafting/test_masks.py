@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -79,11 +78,6 @@ def test_masks_of_two_regions_are_sets_of_the_tensors_of_both():
     for made, selected in zip((one | other, one & other, one - other, other - one), wanted, strict=True):
         assert made.region == region and {name: at.tolist() for name, at in made.indices.items()} == selected
     assert one.overlap(other) == other.overlap(one) == 1 / 5 and one | other == other | one and one != one | GraftMask.empty(other.region)
-    first, second = (GraftMask.full(Region({"w": shape})) for shape in ((10,), (5, 2)))
-    for join in (lambda: first | second, lambda: first & second, lambda: first - second, lambda: first.overlap(second)):
-        with pytest.raises(MaskError, match=r"the masks are of other models: w is \[10\] and \[5, 2\]"):
-            join()
-    assert first != second
 
 
 def test_masks_are_compared_by_what_they_select_alone():
@@ -98,10 +92,6 @@ def test_rows_columns_and_heads_are_counted():
     whole = mask.dense()["q"].long()
     assert mask.by_row("q").tolist() == whole.sum(1).tolist() == [2, 1, 0, 1] and mask.by_row("q", axis=1).tolist() == whole.sum(0).tolist()
     assert mask.by_row("q", parts=2).tolist() == [3, 1] and mask.by_row("b", parts=2).tolist() == [1, 0] and mask.by_row("b", axis=-1).sum() == 1
-    refused = {"q: has the shape": ("q", 2), "one: has the shape": ("one",), "qu: is not in the region": ("qu",), "parts: 4 can't be divided into 3": ("q", 0, 3)}
-    for line, words in refused.items():
-        with pytest.raises(MaskError, match=line):
-            mask.by_row(*words)
 
 
 def test_modules_are_counted_by_their_names():
@@ -110,38 +100,11 @@ def test_modules_are_counted_by_their_names():
     assert mask.by_module() == {"a": 3, "a.b": 1, "c": 0} and mask.by_module(1) == {"a": 4, "c": 0}
 
 
-def test_region_indices_count_through_the_tensors_in_order(triple):
-    region, pretrained, _ = triple
-    places = {"b.weight": (0, 34), "a.bias": (35, 45), "c.weight": (46, 69), "d.scale": (70,)}
-    for tensor, indices in places.items():
-        for index in indices:
-            [(name, at)] = region.split(torch.tensor([index])).items()
-            assert name == tensor and region.flatten(pretrained)[index] == pretrained[name].reshape(-1)[at]
-
-
 def test_budget_is_the_floor_without_binary_rounding():
     region = Region({"w": (10, 10)})
     assert [region.budget(n / 100) for n in range(101)] == [*range(101)]
     assert [int(n / 100 * 100) for n in range(101)] != [*range(101)], "control: plain floor loses some"
     assert (region.budget(0.009), region.budget(0.999)) == (0, 99)
-
-
-NONE = [
-    *((lambda region, at=at: GraftMask(region, {"a.bias": torch.tensor(at)}), "must rise strictly within") for at in ([3, 2], [2, 2], [-1, 0], [0, 11])),
-    *((lambda region, at=at: GraftMask.from_region_indices(region, torch.tensor([3, at])), r"within 0\.\.70") for at in (-1, 71, 10_000)),
-    *(
-        (lambda region, at=at: GraftMask(region, {"a.bias": at}), "a.bias: indices must be one row of int64, sorted")
-        for at in ([1], torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]), torch.tensor([1], dtype=torch.int32))
-    ),
-    (lambda region: GraftMask(region, {"other": torch.tensor([0])}), "other is not in the region"),
-]
-
-
-@pytest.mark.parametrize(("make", "words"), NONE)
-def test_what_is_no_mask_of_a_region_is_refused(triple, make, words):
-    with pytest.raises(MaskError, match=words):
-        make(triple[0])
-    assert GraftMask(triple[0], {"a.bias": torch.tensor([0, 10])}).selected == 2, "control"
 
 
 def test_fingerprint_tells_values_names_and_shapes_apart(triple):
@@ -233,8 +196,8 @@ def complaint(file: Path, read: Callable[[Path], object] = read_mask) -> str:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(TWO_MASKS)
-def test_any_mask_is_read_as_it_was_written_in_equal_bytes(tmp_path_factory, masks):
+@given(TWO_MASKS, st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+def test_any_mask_is_read_as_it_was_written_in_equal_bytes_and_refused_if_one_byte_is_another_or_its_end_is_gone(tmp_path_factory, masks, share, flip):
     file, (mask, other) = tmp_path_factory.mktemp("mask") / "m", masks
     values = {name: torch.randn(len(at)) for name, at in mask.indices.items()}
     write_mask(file, StoredMask(mask, values, HEAD, {"task": "toy"}))
@@ -247,6 +210,10 @@ def test_any_mask_is_read_as_it_was_written_in_equal_bytes(tmp_path_factory, mas
     assert (sg.load_mask(file), sg.load_mask(file).region) == (mask, mask.region)
     write_mask(file, again)
     assert file.read_bytes() == first
+    place = int(share * len(first))
+    for damaged in (first[:place] + bytes([first[place] ^ flip]) + first[place + 1 :], first[:place]):
+        file.write_bytes(damaged)
+        assert all(complaint(file, read) for read in READERS)
     write_mask(file, StoredMask(mask, values, HEAD, {"task": "other"}))
     assert file.read_bytes() != first, "control"
     alone = []
@@ -334,16 +301,7 @@ def test_what_a_file_must_not_hold_is_refused_in_one_line_by_every_reader_though
     assert all(words in complaint(file, read) for read in READERS)
 
 
-def test_a_file_that_was_changed_or_is_none_is_refused_by_every_reader(tmp_path, file):
-    """Two hundred here, one bit or the end of each: 2,000 have been tried."""
-    whole, generator = file.read_bytes(), np.random.default_rng(0)
-    for place in generator.integers(len(whole), size=200):
-        damaged = bytearray(whole)
-        damaged[place] ^= 1 << int(generator.integers(8))
-        file.write_bytes(damaged if place % 4 else whole[:place])
-        assert all(complaint(file, read) for read in READERS)
-    file.write_bytes(whole)
-    assert read_mask(file).mask.selected == 20, "control"
+def test_a_file_that_is_none_is_refused_by_every_reader(tmp_path, file):
     for header in (None, "[1]", "{}", "{", "[" * 100_000, '{"format": ' + "9" * 5000 + "}"):  # too deep, too many digits
         save_file({"x": torch.zeros(3)}, file, metadata=header and {"graft": header})
         assert all(re.match("damaged: |not a mask file", complaint(file, read)) for read in READERS)
