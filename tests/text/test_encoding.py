@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 from transformers import EsmTokenizer
 
@@ -161,26 +163,17 @@ def test_a_mask_token_in_a_text_is_left_out():
     assert WORDS("the [MASK] film")["input_ids"].count(WORDS.mask_token_id) == 1, "control: the tokenizer makes one"
 
 
-@pytest.mark.parametrize(
-    "template", ["{sentence1} It was {mask}.", "It was {mask}. {sentence1}", "{mask} {sentence1} it"]
-)
-@pytest.mark.parametrize("max_length", [9, 12, 20])
-def test_the_position_is_that_of_the_mask(template, max_length):
-    rows = [row(long_text(words, words)) for words in range(30)]
-    for example in encode(rows, with_template(template), WORDS, "prompt", max_length):
-        assert example.input_ids[example.position] == WORDS.mask_token_id
-        assert len(example.input_ids) <= max_length
+TEMPLATES = ["{sentence1} It was {mask}.", "It was {mask}. {sentence1}", "{mask} {sentence1} it"]
 
 
-@pytest.mark.parametrize("max_length", [8, 9, 15, 40])
-def test_cutting_takes_from_the_sentence_only_and_no_more_than_it_must(max_length):
-    ending = WORDS("it was [MASK] .", add_special_tokens=False)["input_ids"] + [WORDS.sep_token_id]
-    for words in range(1, 30):
-        text = long_text(words, words)
-        example = encoded(text, most=max_length)
-        kept = min(words, max_length - 1 - len(ending))
-        assert example.input_ids[-len(ending) :] == ending and len(example.input_ids) == 1 + kept + len(ending)
-        assert text_of(example).split()[1 : 1 + kept] == text.split()[:kept]
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(FILLERS), min_size=1, max_size=30), st.sampled_from(TEMPLATES), st.integers(8, 40))
+def test_a_template_stays_whole_and_the_sentence_gives_way_no_more_than_it_must(words, template, most):
+    before, after = (WORDS.tokenize(part.replace("{mask}", "[MASK]")) for part in template.split("{sentence1}"))
+    example = encoded(" ".join(words), task=with_template(template), most=most)
+    kept = words[: most - 2 - len(before) - len(after)]
+    assert text_of(example).split() == ["[CLS]", *before, *kept, *after, "[SEP]"]
+    assert example.input_ids[example.position] == WORDS.mask_token_id
 
 
 @pytest.mark.parametrize("ending", [" zzz qqq €", "€€€€€€", " a€b😀c", "😀"])

@@ -117,41 +117,29 @@ def written(name, text):
     return lambda folder: (folder / name).write_text(text)
 
 
-ELSEWHERE = (
-    "pytorch_model.bin",
-    "../elsewhere/model.safetensors",
-    "/tmp/model.safetensors",
-    "sub/model.safetensors",
-    "..\\x.safetensors",
-)
+def empty(folder):
+    for path in folder.iterdir():
+        path.unlink()
+
+
+ELSEWHERE = ("pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.safetensors", "sub/model.safetensors", "..\\x.safetensors")
+# what is done to a folder, and a word of the refusal; the last four also of what is packaged, as they would fetch or run something
 STRANGE = [
-    (lambda folder: [path.unlink() for path in folder.iterdir()], "config.json and model.safetensors and tokenizer.json missing"),
-    (renamed("adapter_model.safetensors", "adapter_config.json"), "missing; it is an adapter of peft: merge it into its base model"),
-    (renamed("pytorch_model.bin"), "missing; weights are read from safetensors only: pytorch_model.bin is a pickle, which can run code"),
-    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).write_text("{}"), "has no weight_map"),
-    *((lambda folder, name=name: shard(folder, SHARDS[0], name), f"names {name!r}; weights are read only from") for name in ELSEWHERE),
+    (empty, "tokenizer.json missing"), (renamed("adapter_model.safetensors", "adapter_config.json"), "adapter"), (renamed("pytorch_model.bin"), "pickle"),
+    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).write_text("{}"), "no weight_map"),
+    *((lambda folder, name=name: shard(folder, SHARDS[0], name), repr(name)) for name in ELSEWHERE),
     *((written("config.json", text), "config.json") for text in ("[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}")),
+    (setting(_attn_implementation="evil/kernel"), "kernel"), (setting(auto_map={"AutoConfig": "evil.Config"}), "auto_map"),
+    (setting(quantization_config={"bits": 4}), "quantised"), (setting("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "auto_map"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spoil", "words"), STRANGE)
-def test_a_folder_of_other_things_is_refused(tmp_path, pico, spoil, words):
-    spoil(pico)
-    text = complaint(tmp_path, "local", root=pico)
-    assert words in text and "did you mean" not in text, "the folder itself is no suggestion"
-
-
-@pytest.mark.parametrize(("spoil", "words"), [
-    (setting(_attn_implementation="evil/kernel"), "_attn_implementation names a kernel of the hub"),
-    (setting(auto_map={"AutoConfig": "evil.Config"}), "auto_map names code that comes with the model, which is never run"),
-    (setting(quantization_config={"bits": 4}), "quantization_config says that the weights are quantised"),
-    (setting("tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}), "auto_map names code"),
-])  # fmt: skip
-@pytest.mark.parametrize("source", ["local", "packaged"])
-def test_settings_that_would_fetch_or_run_something_are_refused(tmp_path, pico, package, source, spoil, words):
+@pytest.mark.parametrize(("spoil", "word", "source"), [*((*row, "local") for row in STRANGE), *((*row, "packaged") for row in STRANGE[-4:])])
+def test_a_folder_of_other_things_or_that_would_fetch_or_run_something_is_refused(tmp_path, pico, package, spoil, word, source):
     spoil(pico)
     package(members_of(pico))
-    assert words in complaint(tmp_path, source, root=pico)
+    text = complaint(tmp_path, source, root=pico)
+    assert word in text and "did you mean" not in text, "the folder itself is no suggestion"
 
 
 @pytest.mark.parametrize("name", ["none", "owner/none"])
