@@ -16,25 +16,14 @@ from scipy.stats import t
 
 TASKS = YAML(typ="safe").load(Path(__file__).parents[1] / "stages/text/tasks/tasks.yaml")
 PAIRS = [
-    ("learned", "movement", "movement grafts"),
-    ("attribution", "movement", "movement grafts"),
-    ("movement", "random", "random grafts"),
-    ("learned", "fish", "FISH grafts"),
-    ("learned", "bias", "grafts of biases"),
-]
+    ("learned", "movement", "movement grafts"), ("attribution", "movement", "movement grafts"), ("movement", "random", "random grafts"),
+    ("learned", "fish", "FISH grafts"), ("learned", "bias", "grafts of biases"),
+]  # fmt: skip
 RIVALS = {
-    "average": "average of whole models",
-    "arithmetic": "arithmetic of whole models",
-    "ties": "TIES of whole models",
-    "dare": "DARE of whole models",
-    "consensus": "consensus of whole models",
-    "stitch_sum": "stitch sum",
-    "stitch_sequence": "stitch sequence",
-    "stitch_largest": "stitch largest",
-    "grafted_arithmetic": "grafted arithmetic",
-    "stitch_0.01": "stitched Localize-and-Stitch masks",
-    "movement_0.05": "stitched movement masks",
-}
+    **{how: f"{how if how in ('average', 'arithmetic', 'consensus') else how.upper()} of whole models" for how in ("average", "arithmetic", "ties", "dare", "consensus")},
+    **{how: how.replace("_", " ") for how in ("stitch_sum", "stitch_sequence", "stitch_largest", "grafted_arithmetic")},
+    "stitch_0.01": "stitched Localize-and-Stitch masks", "movement_0.05": "stitched movement masks",
+}  # fmt: skip
 
 
 class Figures:
