@@ -13,7 +13,7 @@ _MODULES = {
     "api": ("localize",),
     "losses": ("fisher",),
     "curves": ("curve", "plot_curve"),
-    "analysis": ("by_kind", "overlaps", "plot_masks"),
+    "analysis": ("by_kind", "overlaps", "plot_mask", "plot_masks"),
     "support.errors": (
         "GraftError",
         *("DataError", "MaskError", "ModelError", "ParamsError", "StorageError", "TrainingError"),

@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from .analysis import by_kind as by_kind
 from .analysis import overlaps as overlaps
+from .analysis import plot_mask as plot_mask
 from .analysis import plot_masks as plot_masks
 from .calibration import calibration_error as calibration_error
 from .checkpoints.pairs import read_pair as read_pair

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import combinations
 from math import log1p, prod
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .grafting.composition import KINDS, kind_of
+from .grafting.composition import KEY, KINDS, QUERY, VALUE, kind_of
 from .grafting.mask import GraftMask
-from .support.errors import ParamsError, optional
+from .support.errors import MaskError, ParamsError, optional
 from .support.formatting import small_percent
 
 if TYPE_CHECKING:
@@ -102,6 +104,75 @@ def plot_masks(masks: Mapping[str, GraftMask]) -> Figure:
     found = f"Largest share: {most.kind}, {small_percent(most.share)} of its values in {most['mask']}"
     panels[-1].set_title(found, fontsize="small", parse_math=False)
     return figure
+
+
+def plot_mask(mask: GraftMask, heads: int = 0, most: int = 12) -> Figure:
+    """One figure of where a mask lies: the tensors with the largest selected shares, and within them the rows, or with `heads` the heads.
+
+    heads: the number of attention heads, for models whose queries, keys and values have weights of their own with a row for each output,
+    as BERT's.  most: how many tensors and rows are shown.  The title of the rows says how many chance would hit.  Raises MaskError for a
+    mask that selects nothing, or whose matrices don't divide into so many heads.
+    """
+    if not mask.selected:
+        raise MaskError("mask: selects nothing, so there is nothing to show")
+    figure = optional("matplotlib.figure").Figure(figsize=(13, 0.26 * most + 1.6), layout="constrained")
+    tensors, inside = figure.subplots(1, 2)
+    shares = {name: count / prod(mask.region.shapes[name]) for name, count in mask.counts.items()}
+    first = sorted(shares, key=lambda name: -shares[name])[:most]
+    tensors.barh(first, [100 * shares[name] for name in first])
+    tensors.axvline(100 * mask.sparsity, color="grey", linestyle="--", label="the whole mask")
+    tensors.legend(fontsize="x-small")
+    tensors.invert_yaxis()
+    tensors.set(xlabel="selected, % of its values")
+    title = f"Largest share: {first[0]}, {small_percent(shares[first[0]])} (all: {small_percent(mask.sparsity)})"
+    _titled(tensors, title)
+    (partial(_draw_heads, heads=heads) if heads else partial(_draw_rows, most=most))(inside, mask)
+    return figure
+
+
+def _draw_rows(axes: Axes, mask: GraftMask, most: int) -> None:
+    """The rows of matrices that have most of a mask, and how many it hits at all."""
+    counts = {
+        (name, row): count
+        for name in mask.counts
+        if len(mask.region.shapes[name]) > 1
+        for row, count in enumerate(mask.by_row(name).tolist())
+        if count
+    }
+    first = sorted(counts, key=lambda place: -counts[place])[:most]
+    axes.barh([f"{name} [{row}]" for name, row in first], [counts[place] for place in first], color="tab:green")
+    axes.invert_yaxis()
+    axes.set(xlabel="selected in the row")
+    sums = [_counted(mask, name, shape) for name, shape in mask.region.shapes.items() if len(shape) > 1]
+    rows, chance = (sum(one.get(name, 0) for one in sums) for name in ("rows", "rows_by_chance"))
+    said = f"The mask hits {len(counts):,} of {rows:,} rows of matrices, and {chance:,.0f} if it lay anywhere in each"
+    _titled(axes, said)
+
+
+def _draw_heads(axes: Axes, mask: GraftMask, heads: int) -> None:
+    """The share that is selected of each head's rows, a line for each matrix of queries, keys and values."""
+    own = [
+        name
+        for name in mask.region.shapes
+        if kind_of(name) in (QUERY, KEY, VALUE) and len(mask.region.shapes[name]) > 1
+    ]
+    if not own:
+        raise MaskError("heads: the region has no matrices of queries, keys or values")
+    sizes = np.array([[prod(mask.region.shapes[name]) / heads] for name in own])
+    shares = 100 * np.array([mask.by_row(name, parts=heads).tolist() for name in own]) / sizes
+    drawn = axes.imshow(shares, cmap="Blues", vmin=0, aspect="auto")
+    axes.figure.colorbar(drawn, ax=axes, label="selected, % of the head's rows")
+    axes.set(xticks=range(heads), yticks=range(len(own)), xlabel="head, from 0")
+    axes.set_yticklabels(own)
+    line, head = np.unravel_index(shares.argmax(), shares.shape)
+    said = f"Largest share: head {head} of {own[line]}, {small_percent(shares.max() / 100)} of its rows"
+    _titled(axes, said)
+
+
+def _titled(axes: Axes, text: str) -> None:
+    """A title that may be longer than narrow axes are wide: it ends at their right and runs over the names beside them."""
+    axes.set_title("\n".join(wrap(text, 60)), fontsize="small", loc="right", parse_math=False)
+    axes.tick_params(axis="y", labelsize="x-small")
 
 
 def _draw_overlaps(axes: Axes, pairs: DataFrame, names: list[str]) -> None:

@@ -68,6 +68,24 @@ def test_a_figure_says_what_was_found(count, tmp_path):
     figure.savefig(tmp_path / "a.png")
 
 
+def test_a_figure_of_one_mask_says_which_tensor_row_and_head_hold_most(tmp_path):
+    """Of ten rows of a value's weight, five for each of two heads, all that is selected is in row 7, which is in the second."""
+    value, other = "layer.0.attention.self.value.weight", "layer.0.output.dense.weight"
+    region = sg.Region({value: (10, 6), other: (10, 6)})
+    mask = sg.GraftMask(region, {value: torch.arange(42, 47), other: torch.tensor([3])})
+    told = lambda panel: " ".join(panel.get_title(loc="right").split())  # noqa: E731
+    rows, heads = sg.plot_mask(mask), sg.plot_mask(mask, heads=2)
+    assert [text.get_text() for text in rows.axes[1].get_yticklabels()] == [f"{value} [7]", f"{other} [0]"]
+    chance = sum(10 * (1 - (1 - count / 60) ** 6) for count in (5, 1))
+    assert told(rows.axes[1]) == f"The mask hits 2 of 20 rows of matrices, and {chance:.0f} if it lay anywhere in each"
+    assert told(rows.axes[0]).startswith(f"Largest share: {value}, 8.3") and rows.axes[0].patches[0].get_width() == pytest.approx(500 / 60)
+    assert told(heads.axes[1]).startswith(f"Largest share: head 1 of {value}, 16.67 %") and heads.axes[1].images[0].get_array().shape == (1, 2)
+    heads.savefig(tmp_path / "a.png")
+    for call in (lambda: sg.plot_mask(sg.GraftMask.empty(region)), lambda: sg.plot_mask(mask, heads=3)):
+        with pytest.raises(sg.MaskError):
+            call()
+
+
 def test_what_is_no_masks_is_refused():
     for call in (lambda: sg.overlaps({"a": drawn(1, 5)}), lambda: sg.by_kind([drawn(1, 5)]), lambda: sg.plot_masks({"a": 3}), lambda: sg.by_kind({})):
         with pytest.raises(sg.ParamsError, match="masks: "):
