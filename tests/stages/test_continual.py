@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.support.errors import MaskError
 from skill_grafting.support.io import read_json
 from stages.continual import methods
+from stages.continual.continual import ALONE, collect, derive, measures
 from stages.continual.methods import METHODS, Elastic, Ewc, Naive, TaskSequence, put_together, stored_rows
 from stages.continual.sequence import learn_in_order, require_unchanged, run_sequence
 from stages.continual.settings import EwcParams, NoParams, ReplayParams
@@ -26,9 +28,12 @@ from stages.text.scores.variants import FINETUNED, PRETRAINED
 from stages.text.tasks.runtime import seeded_torch
 from stages.text.training.finetuning import at_point, finetune
 from stages.workflow.cells.training import chosen_point, open_training
+from stages.workflow.report.publish import markdown
+from stages.workflow.report.spec import read_spec
 from stages.workflow.stage import paths
 from tests.cells import SEED, TASKS
-from tests.pico import finetune_settings, model_settings, random_mask, runtime, same, values_of
+from tests.committed import ROOT
+from tests.pico import finetune_settings, graft_settings, model_settings, random_mask, runtime, same, values_of
 
 STEPS, TEST = 8, 24
 ORDER = [*TASKS]
@@ -247,6 +252,46 @@ def test_a_sequence_stores_logits_of_every_task_after_every_step_since_its_own(a
     assert all(row["n"] == TEST for row in rows.values())
     then, later = (logits.argmax(1) for logits in found["pairs"].logits["pairs"].values())
     assert rows["after_toy"]["agreement_with_own"] == (then == later).mean()
+    frames = frames_of([method], ["backward"])
+    walked = frames["accuracy"].query("task == 'pairs'").set_index("variant")
+    assert walked.accuracy.to_dict() == {name: row["accuracy"] for name, row in rows.items()} and {*walked.length} == {2}
+    skill = read_json(paths.record("sequence", "toy", SEED, method, "backward"))["kept_bytes"]["skill"] / record["model_bytes"]
+    sizes = frames["sizes"].set_index("method")
+    assert sizes.loc[method, ["last", "each"]].tolist() == pytest.approx([skill, skill / 2]) and sizes.loc[ALONE, "last"] == 2
+    for empty in ([[], ["backward"]], [[method], []]):
+        page = markdown(read_spec(ROOT / "stages/continual/report.yaml"), frames_of(*empty))
+        assert "Off: the settings ask for nothing here." in page and "##" not in page
+
+
+def frames_of(methods: list[str], orders: list[str]) -> dict[str, pd.DataFrame]:
+    """The frames of a report on these."""
+    chosen = params("standard")
+    chosen.tasks, chosen.seeds, chosen.graft, chosen.data = ORDER, [SEED], graft_settings(), SimpleNamespace(k=8, scarce="error")
+    chosen.sequence = SimpleNamespace(methods=methods, orders=orders)
+    return derive(collect(chosen))
+
+
+NAN = np.nan
+R = np.array([[0.9, NAN, NAN], [0.7, 0.8, NAN], [0.75, 0.6, 0.5]])
+
+
+def measured(accuracies: np.ndarray) -> pd.Series:
+    """Measures of one walk from R[step, task]."""
+    known, length = np.argwhere(~np.isnan(accuracies)), len(accuracies)
+    rows = [{"step": step + 1, "place": task + 1, "task": str(task), "accuracy": accuracies[step, task]} for step, task in known]
+    [measure] = measures(pd.DataFrame(rows).assign(method="naive", order="paper", seed=1, length=length)).itertuples()
+    return measure
+
+
+def test_measures_of_a_walk_done_by_hand():
+    better = R.copy()
+    better[1, 0] = 0.95  # the second step helped the first task: forgetting is measured from the best step
+    for accuracies, best in ((R, 0.9), (better, 0.95)):
+        assert measured(accuracies).average == pytest.approx((0.75 + 0.6 + 0.5) / 3)
+        assert measured(accuracies).learned == pytest.approx((0.9 + 0.8 + 0.5) / 3)
+        assert measured(accuracies).forgetting == pytest.approx(((best - 0.75) + (0.8 - 0.6)) / 2)
+    assert measured(np.array([[0.9, NAN], [0.9, 0.8]])).forgetting == 0
+    assert measured(np.array([[0.5, NAN], [0.75, 0.8]])).forgetting == -0.25, "the last step isn't among the best"
 
 
 # --- Memory: pieces, stored rows, penalties ----------------------------------------------------------------------

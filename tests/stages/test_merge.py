@@ -1,6 +1,5 @@
 """Merged models on pico models: every task reads the shared weights with its own head, and alpha is found on dev; and their frames."""
 
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +16,7 @@ from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.io import read_json, read_rows
 from stages.merge.combination import Group, alpha_curve, chance_collisions, combine, count_collisions
-from stages.merge.merge import COLUMNS, collect, derive
+from stages.merge.merge import collect, derive
 from stages.merge.settings import KINDS, LOCALIZED, MERGED, STITCHES, kind_of, read_localized
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
@@ -203,65 +202,14 @@ def test_the_frames_have_every_method_that_is_asked_for(mode):
     means = derive(frames)["averaged"].groupby("method")[["own", "retained"]].mean()
     assert means.loc["ties"].to_list() == pytest.approx([np.mean(own)] * 2, abs=1e-6)
     assert len(collect(chosen(mode, methods[:2]))["dev"]) == 0, "a method less leaves nothing of it"
-
-
-# --- What the report adds to its records -------------------------------------------------------------------------
-
-SEEDS = [1, 2]
-SCORES = {PRETRAINED: 0.5, GRAFTED: 0.8, FINETUNED: 0.9, "stitch_mean": 0.78, "average": 0.7}
-
-
-@pytest.fixture
-def frames() -> dict[str, pd.DataFrame]:
-    scores = pd.DataFrame(product(["all"], SCORES, SEEDS, ["a", "b"]), columns=["group", "method", "seed", "task"])
-    score = scores.method.map(SCORES)
-    own = score / scores.method.map(lambda name: SCORES.get(KINDS.get(name), np.nan))
-    scores = scores.assign(n=50, constant=0.6, score=score, accuracy=score, own=own, retained=score / 0.9, gain=np.nan)
-    models = pd.DataFrame(product(["all"], ["stitch_mean", "average"], SEEDS), columns=["group", "method", "seed"])
-    kinds = models.method.map(KINDS)
-    models = models.assign(
-        kind=kinds, bytes=2e6, head_bytes=1e6, single_bytes=4e6, alpha=np.where(kinds == FINETUNED, 0.5, np.nan)
-    )
-    others = {name: pd.DataFrame(columns=COLUMNS[name]) for name in ("dev", "collisions")}
-    return {"scores": scores, "models": models, "run": pd.DataFrame([{"least_gain": 0.05}]), **others}
-
-
-def test_a_mean_over_tasks_takes_those_that_every_seed_has(frames):
-    rows = frames["scores"]
-    missing = (rows.method == "average") & (rows.task == "b") & (rows.seed == 2)
-    frames["scores"] = rows.assign(own=rows.own.mask(missing))
-    found = derive(frames)["averaged"].dropna(subset="own")
-    assert {*zip(found.method, found.task, strict=True)} == {
-        ("average", "a"),
-        ("stitch_mean", "a"),
-        ("stitch_mean", "b"),
-    }
-
-
-def test_what_is_kept_beside_the_pretrained_model_is_heads_and_grafts_or_models(frames):
-    sizes = derive(frames)["averaged"].groupby("method").megabytes.mean()
-    assert sizes.to_dict() == {PRETRAINED: 1.0, GRAFTED: 5.0, FINETUNED: 5.0, "stitch_mean": 3.0, "average": 3.0}
-
-
-def test_the_stitched_mean_stands_beside_every_other_and_the_control_above_both_baselines(frames):
-    found = derive(frames)
-    assert {(row.model, row.whole, row.stitched, row.rival) for row in found["rivals"].itertuples()} == {
-        ("average of whole models", True, 0.78, 0.7)
-    }
-    assert found["scores"].above[found["scores"].method == GRAFTED].to_list() == pytest.approx([0.8 - 0.6] * 4)
-    assert {*found["kept"].method} == {"stitch_mean"}
-    frames["models"].replace({"stitch_mean": "stitch_sum"}, inplace=True)
-    frames["scores"].replace({"stitch_mean": "stitch_sum"}, inplace=True)
-    found = derive(frames)
-    assert found["kept"].empty and found["rivals"].empty
-
-
-@pytest.mark.parametrize(("average", "best"), [(0.7, "stitch mean"), (0.79, "average of whole models")])
-def test_the_best_way_to_merge_is_named_whichever_it_is(frames, average, best):
-    rows = frames["scores"]
-    frames["scores"] = rows.assign(score=rows.score.mask(rows.method == "average", average), accuracy=0.5)
-    facts = derive(frames)["facts"].iloc[0]
-    assert (facts.ways, facts.best, facts.best_score) == (2, best, pytest.approx(max(average, 0.78)))
+    sizes, grafts, whole = derive(frames)["averaged"].groupby("method").megabytes.first() * 1e6, recorded("stitch_mean"), recorded("ties")
+    kept = {PRETRAINED: 0, GRAFTED: sum(grafts["single_bytes"]), FINETUNED: len(TASKS) * whole["bytes"], "stitch_mean": grafts["bytes"], "ties": whole["bytes"]}
+    assert sizes[[*kept]].to_dict() == pytest.approx({name: size + whole["head_bytes"] for name, size in kept.items()}), "heads, and grafts or models"
+    rows = pd.concat([frames["scores"], frames["scores"].assign(seed=1)], ignore_index=True)
+    missing = (rows.method == "average") & (rows.task == "pairs") & (rows.seed == 1)
+    averaged = derive(frames | {"scores": rows.assign(own=rows.own.mask(missing))})["averaged"].dropna(subset="own")
+    assert {*averaged.task[averaged.method == "average"]} == {"toy"}, "means are over tasks that every seed has"
+    assert {*averaged.task[averaged.method == "ties"]} == {*TASKS}, "control"
 
 
 def test_a_name_says_what_a_method_merges():

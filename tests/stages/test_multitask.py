@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from stages.multitask import joint
 from stages.multitask.joint import JointPlan, mixed_batches, train_joint
 from stages.multitask.joint_model import HEADS, JointCell, load_joint, open_joint, save_joint
 from stages.multitask.level import measure_baselines
+from stages.multitask.multitask import are_similar, kinds_of_pairs, named
 from stages.multitask.skill import find_task_masks, task_masks
 from stages.multitask.transfer import PURIFIED, SINGLE, UNION, purify, summed_gradient, transfer
 from stages.text.models.shared import SharedModel
@@ -299,3 +301,18 @@ def test_the_gradients_of_all_tasks_are_added_whatever_was_there_before(triple):
     for _ in range(2):  # what the first call leaves is not added to by the second
         torch.testing.assert_close(left_by(together), apart[0] + apart[1])
     assert apart[1].abs().sum() > 0  # the control
+
+
+def test_pairs_are_of_one_model_or_of_two_seeds():
+    groups, matrix = {"mood": ["a", "b"]}, {"paradigm": "sgd", "localizer": "learned", "sparsity": 0.01}
+    rows = [
+        {"first": first, "first_seed": one, "second": second, "second_seed": other, "similar": are_similar(groups, first, second)}
+        for first in "abc" for second in "abc" for one in (1, 2) for other in (1, 2) if (first, one) != (second, other)
+    ]  # fmt: skip
+    pairs = named(pd.DataFrame(rows).assign(**matrix, overlap=0.3, chance=0.01)).assign(
+        seed=lambda frame: frame.first_seed
+    )
+    counts = kinds_of_pairs(pairs).kind.value_counts()
+    assert counts.to_dict() == {
+        "one model, two tasks": 12, "similar tasks": 4, "dissimilar tasks": 8, "two seeds, one task": 6, "two seeds, two tasks": 12,
+    }  # fmt: skip

@@ -18,15 +18,14 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import StoredMask, read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.localizers.movement import movement_mask
-from skill_grafting.support.errors import DataError, GraftError, ModelError, ParamsError
+from skill_grafting.support.errors import DataError, ModelError, ParamsError
 from skill_grafting.support.io import read_json, write_json
-from stages.study import trajectory
 from stages.study.bound import lacking, log_all_regions, log_models, variance_term
 from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
 from stages.study.readout import own_grid, read, read_out
 from stages.study.settings import Checkpoints, PeftTraining
-from stages.study.study import bitfit, bounds, nearest, region_overlaps, saturation
+from stages.study.study import bitfit, bounds, region_overlaps
 from stages.study.sweep import sweep
 from stages.study.trajectory import Trace, due_steps, trace
 from stages.text.models.label_model import LabelModel
@@ -325,25 +324,13 @@ def test_another_end_of_training_is_said(after_main):
         assert ("near, not at" in line) is not equal and record_of("trajectory")[0]["equals_finetuned"] is equal
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"region_step": 20}, r"trajectory\.checkpoints\.region_step: 20 is not a checkpoint; there is one every 15 steps"),
-        ({"region_step": 45}, r"trajectory\.checkpoints\.region_step: 45 is not a checkpoint; .* the last after 40"),
-        ({"every": 41, "region_step": 41}, r"trajectory\.checkpoints\.every: 41 is more than the 40 steps of fine-tuning"),
-    ],
-)  # fmt: skip
-def test_checkpoints_that_are_not_there_are_refused_before_training(after_main, monkeypatch, changes, said):
-    after_main("standard")
-    monkeypatch.setattr(trajectory, "train_again", None)
-    with pytest.raises(ParamsError, match=said) as error:
-        trace("toy", SEED, params(trajectory=trajectory_settings(**changes)), runtime())
-    assert isinstance(error.value, GraftError) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(("steps", "every", "due"), [(25, 10, [10, 20, 25]), (30, 10, [10, 20, 30]), (25, 25, [25])])
-def test_checkpoints_are_evenly_apart_and_end_with_the_last_step(steps, every, due):
-    assert due_steps(steps, trajectory_settings(every=every, region_step=due[-1]).checkpoints) == due
+def test_checkpoints_are_evenly_apart_end_with_the_last_step_and_others_are_refused():
+    looks = lambda every, region_step: trajectory_settings(every=every, region_step=region_step).checkpoints  # noqa: E731
+    for steps, every, due in ((25, 10, [10, 20, 25]), (30, 10, [10, 20, 30]), (25, 25, [25])):
+        assert due_steps(steps, looks(every, due[-1])) == due
+    for every, region_step, word in ((15, 20, "region_step: 20"), (15, 45, "region_step: 45"), (41, 41, "every: 41")):
+        with pytest.raises(ParamsError, match=word):
+            due_steps(40, looks(every, region_step))
 
 
 # --- Other ways of fine-tuning
@@ -612,20 +599,7 @@ def test_a_bound_is_the_sum_of_what_was_measured_and_proved(frames):
     assert retrain.bound == pytest.approx(retrain.variance + 0.01)
 
 
-def test_without_training_rows_or_one_of_the_readouts_there_is_no_bound(frames):
-    readout = frames["readout"]
-    for part in (readout[readout["where"] != "train"], readout[readout.readout == "graft"], readout[:0]):
-        assert bounds(frames | {"readout": part}).empty
-    assert bounds(frames | {"anchor": frames["anchor"][:0]}).bias.isna().all()
-
-
 # --- What is computed of rows, by hand
-
-
-def test_the_nearest_size_is_the_smaller_of_two_as_near():
-    assert nearest([0.01, 0.001, float("nan")]) == 0.001
-    assert nearest([0.0002, 0.0]) == 0.0
-    assert nearest([]) is None
 
 
 def test_bitfit_is_of_all_biases():
@@ -651,22 +625,3 @@ def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
     assert line.own != line.own, "without its own there is nothing to compare"
     none = {name: frame.query("localizer == 'movement'").astype({"sparsity": object} if name == "seed_overlap" else {}) for name, frame in frames.items()}
     assert region_overlaps(none).empty, "a study without learned masks, of one seed"
-
-
-def test_saturation_is_of_the_largest_graft_in_cells_that_gain():
-    start = {"variant": "pretrained", "score": 0.5}
-    scores = {
-        ("checkpoint", None): (0.6, 0.7, 0.9),
-        ("grafted", 0.1): (0.69, 0.7, 0.7),
-        ("grafted", 0.01): (0.5, 0.5, 0.6),
-    }
-    rows = [
-        {"variant": variant, "sparsity": size, "step": step, "score": score}
-        for (variant, size), row in scores.items()
-        for step, score in zip((10, 20, 40), row, strict=True)
-    ]
-    cell = {"task": "one", "seed": 1, "where": "id"}
-    frames = {"anchor": pd.DataFrame([start | cell]), "trajectory": pd.DataFrame([row | cell for row in rows])}
-    [line] = saturation(frames, 0.05).itertuples()
-    assert (line.graft, line.model) == (0.25, 1.0)
-    assert saturation(frames, 0.3).empty, "the graft gains 20 points"

@@ -15,10 +15,7 @@ from torch import Tensor
 from skill_grafting.grafting.apply import transplant
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region
-from skill_grafting.grafting.select import top_k
 from skill_grafting.localizers.localizer import Budget
-from skill_grafting.localizers.movement import movement, movement_mask
-from skill_grafting.localizers.registry import localizer_of
 from skill_grafting.localizers.talos import Talos, round_sizes
 from skill_grafting.merging.arithmetic import combined, task_vector
 from skill_grafting.merging.ways import summed
@@ -120,18 +117,6 @@ def test_rounds_are_shares_of_all_parameters_and_of_the_share_that_was_asked_for
     asked = Budget.of(Region({"a": (1009,)}), 0.1, "talos.sparsity")
     assert round_sizes(1009, asked, 4) == [567, 319, 179, 100]
     assert round_sizes(1009, Budget(100), 4) == [566, 317, 178, 100], "control: by the share that 100 of 1009 are"
-
-
-def test_lota_is_the_movement_mask_and_never_padded(triple):
-    region, pretrained, finetuned = triple
-    given = SimpleNamespace(region=region, pretrained=pretrained, finetuned=finetuned)
-    wanted = movement_mask(pretrained, finetuned, region, 20)
-    assert localizer_of("lota").find(lambda: given, [Budget(20)])[0].equals(wanted)
-    scaled = {name: pretrained[name] + 4 * (finetuned[name] - pretrained[name]) for name in pretrained}
-    assert top_k(region, movement(pretrained, scaled, region), 20).equals(wanted), "a longer vector has the same ticket"
-    given.finetuned = finetuned | {name: pretrained[name] for name in ("b.weight", "c.weight")}
-    few = localizer_of("lota").find(lambda: given, [Budget(30)])[0]
-    assert few.selected == 12 and "b.weight" not in few.indices
 
 
 def sparse_edit(cell, mask: GraftMask, method: str = "talos", plan: TrainPlan = PLAN) -> tuple[GraftCell, dict, dict]:
