@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("skill_grafting")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredPair(Pair):
     """A pair whose values lie in files, and what a pair of modules asks these, told by both folders, which are read as one class.
 
@@ -41,6 +41,9 @@ class StoredPair(Pair):
     base: Checkpoint = field(kw_only=True)
     tuned: Checkpoint = field(kw_only=True)
     spec: ModelSpec = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]} of {self.base.title} and {self.tuned.title})"
 
     @cached_property
     def groups(self) -> dict[str, str]:

@@ -185,7 +185,8 @@ class GraftMask:
         files.write_mask(Path(path), files.StoredMask(self, {}, {}, {"found": self.record}))
 
     def __repr__(self) -> str:
-        return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {len(self.indices)} tensors)"
+        tensors = f"{len(self.indices)} tensor{'s'[: len(self.indices) != 1]}"
+        return f"GraftMask({self.selected:,} of {self.region.size:,} parameters, in {tensors})"
 
     def _counted(self) -> dict[str, int]:
         """`counts` of tensors of which something is selected."""

@@ -35,7 +35,7 @@ LOGGER = logging.getLogger("skill_grafting")
 ALL = "all"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pair:
     """A base and a tuned model under the same names: of two modules or of a region's tensors by `Pair.of`, of two folders by `read_pair`.
 
@@ -56,6 +56,10 @@ class Pair:
     extra: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
     lacking: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        model = "" if self.model is None else f"{type(self.model).__name__}, "
+        return f"{type(self).__name__}({model}{len(self.before):,} tensors)"
 
     @classmethod
     def of(cls, base: "BaseOrPair", tuned: "nn.Module | Tensors | None" = None, heads: Parameters = None) -> "Pair":
@@ -282,10 +286,11 @@ class Pair:
 
     def _warn_of_last(self, names: list[str]) -> None:
         """Say so if the last layer, which in many models is a new head, is part of the region."""
-        last = next((name for name in reversed(self.weights) if name in self.moved), None)
+        last = next(reversed(self.weights), "")
+        layer = last.rpartition(".")[0] or last
+        its = {name for name in names if name in (last, layer) or name.rpartition(".")[0] == layer}
         speaks = getattr(self.model, "get_output_embeddings", lambda: None)() is not None
-        if last in names and not self.heads and not speaks:
-            layer = last.rpartition(".")[0] or last
+        if its & self.moved and not self.heads and not speaks:
             LOGGER.warning(
                 "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s', and if not, parameters='all'",
                 layer, layer,
