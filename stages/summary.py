@@ -181,7 +181,7 @@ def _drawn(params: Settings) -> pd.DataFrame:
         for seed in seeds
         for row in drawn_scores(read_cell(task, seed).part([task]), read_task(task), params.calibration.bins)
     ]
-    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1]])
+    scores = frame_of(rows, [*CELL, "draw", "variant", "constant", *SCORE_COLUMNS[:-1], LOSS])
     return add_gain(scores, scores_of_ends(scores, [*CELL, "draw"]), params.summary.least_gain)
 
 
