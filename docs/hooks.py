@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[1]
 # file of the project -> its page; docs/README.md can't keep its name, which is that of a first page
 PAGES = {"README.md": "index.md", "docs/README.md": "built.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOKS = {f"docs/notebooks/{file.name}": f"{file.stem}.md" for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb"))}
-COPY = TemporaryDirectory()
+# folders of copies, which go with the build
+COPIES: list[Path] = []
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"(?<!\[)!\[[^\]]*\]\((?P<shown>[^)\s]+)\)|\b(?:src|srcset)=\"(?P<named>[^\"]+)\"")
 # attributes that name another file of the site
@@ -36,11 +37,12 @@ NAMING = ("href", "src", "srcset")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Have the reader of docstrings, which passes over folders without an __init__.py, read a copy that has them."""
-    package = Path(COPY.name) / "skill_grafting"
+    COPIES.append(Path(mkdtemp()))
+    package = COPIES[-1] / "skill_grafting"
     shutil.copytree(ROOT / "stages/skill_grafting", package, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in (place for place in package.rglob("*") if place.is_dir()):
         (folder / "__init__.py").touch()
-    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [COPY.name]
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(COPIES[-1])]
     return config
 
 
@@ -85,6 +87,12 @@ def on_post_build(config: MkDocsConfig) -> None:
 
     if found := broken(Path(config.site_dir)):
         raise Abort("\n".join(["the site names what it doesn't have:", *found]))
+
+
+def on_shutdown() -> None:
+    """Take the copies away."""
+    while COPIES:
+        shutil.rmtree(COPIES.pop())
 
 
 def pictures() -> list[str]:
@@ -157,4 +165,5 @@ def _api() -> str:
     import skill_grafting
 
     places = {name: f"skill_grafting.{module}.{name}" for name, module in skill_grafting._PLACES.items()}
-    return "\n".join(["# The API", "", "`import skill_grafting as sg` has these names.", "", *(f"::: {places[name]}\n" for name in sorted(places, key=str.lower))])
+    lines = (f"::: {places[name]}\n" for name in sorted(places, key=str.lower))
+    return "\n".join(["# The API", "", "`import skill_grafting as sg` has these names.", "", *lines])
