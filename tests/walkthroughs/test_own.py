@@ -57,7 +57,7 @@ def test_own_rows_are_read_checked_and_sampled(story):
 
 def test_an_own_model_folder_is_taken_over(story):
     run = done(story, "workflow.run model")
-    assert run.executed == ["model"] and "model: mine" in run.text
+    assert run.executed == ["model"] and "done model" in run.text
 
 
 def test_an_own_prompt_ends_in_a_mask_and_a_report_of_this_run_alone(story):
