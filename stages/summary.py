@@ -13,7 +13,6 @@ from skill_grafting.calibration import calibration_floor
 from skill_grafting.support.formatting import percent, small_percent
 from skill_grafting.support.io import read_json, read_rows
 from stages.text.models.encoding import cut_share
-from stages.text.scores.gain import relative_gain
 from stages.text.scores.scores import cross_entropy, drawn_scores
 from stages.text.scores.variants import (
     CONTROLS,
@@ -70,7 +69,7 @@ MASK_COLUMNS = [
 ]  # fmt: skip
 STUDY = "the study asks the same of each size of learned grafts that it has, on its own test rows and as one family (study.md)"
 # columns of the scores that others are measured from
-BASELINES = {PRETRAINED: "baseline", LABEL_WORDS: "words", FINETUNED: "trained"}
+BASELINES = {PRETRAINED: "baseline", LABEL_WORDS: "words"}
 # the pairs whose calibration errors are compared, by the model beside the graft
 BESIDE = {FINETUNED: (FINETUNED, GRAFTED), TEMPERED: (GRAFTED, TEMPERED), WISE_FT: (WISE_FT, GRAFTED)}
 # as in the paper's tables
@@ -295,11 +294,9 @@ def _scores(scores: pd.DataFrame, masks: pd.DataFrame, named: pd.DataFrame, leas
     for variant, name in BASELINES.items():
         scores = scores.merge(_score_of(variant, scores, cell, name), on=cell, how="left")
     best = scores[["baseline", "words", "constant"]].max(axis=1)
-    ends = zip(scores.score, scores.words, scores.trained, strict=True)
-    beyond = [relative_gain(*each, least) for each in ends]
     measured = {name: scores.get(name) for name in (FLOOR, LOSS, ON_TRAIN)}
-    scores = scores.assign(gained=scores.score - best, above_words=scores.score - scores.words, **measured)
-    scores["beyond"] = pd.Series(beyond, scores.index, dtype=float)
+    scores = scores.assign(gained=scores.score - best, **measured)
+    scores = add_gain(scores, scores_of_ends(scores, cell, LABEL_WORDS), least, LABEL_WORDS, "beyond")
     found_by = masks[[*CELL, "localizer"]]
     return scores.assign(short=scores.variant.map(SHORT)).merge(named, on="task").merge(found_by, on=CELL)
 

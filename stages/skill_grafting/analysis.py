@@ -42,6 +42,7 @@ def _pair(first: GraftMask, second: GraftMask) -> dict[str, float]:
     shapes, both = first.region.joined(second.region).shapes, (first & second).selected
     sizes = {name: prod(shape) for name, shape in shapes.items()}
     chance = first.selected * second.selected / sum(sizes.values())
+    either = first.selected + second.selected - both
     inside = sum(count * second.counts.get(name, 0) / sizes[name] for name, count in first.counts.items())
     return {
         "both": both,
@@ -50,7 +51,7 @@ def _pair(first: GraftMask, second: GraftMask) -> dict[str, float]:
         "times": both / chance if chance else float("nan"),
         "share_of_first": both / (first.selected or 1),
         "share_of_second": both / (second.selected or 1),
-        "overlap": first.overlap(second),
+        "overlap": both / (either or 1),
     }
 
 

@@ -225,17 +225,19 @@ def title_and_source(model: Any) -> tuple[str, str]:
     return model.name, f"{model.name}, from a folder of the user's, about which nothing more is known here"
 
 
-def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Scores of the pretrained and the fine-tuned model, a column each, by the columns that identify a cell."""
-    ends = rows[rows.variant.isin([PRETRAINED, FINETUNED])]
-    return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[PRETRAINED, FINETUNED])
+def scores_of_ends(rows: pd.DataFrame, cell: Sequence[str], start: str = PRETRAINED) -> pd.DataFrame:
+    """Scores of the variant that gains are measured from and of the fine-tuned model, a column each, by the columns that identify a cell."""
+    ends = rows[rows.variant.isin([start, FINETUNED])]
+    return ends.pivot(index=[*cell], columns="variant", values="score").reindex(columns=[start, FINETUNED])
 
 
-def add_gain(rows: pd.DataFrame, ends: pd.DataFrame, least: float) -> pd.DataFrame:
-    """`rows` with a column `gain`, the relative gain of each score; NaN where it is undefined or an end is not known.
+def add_gain(
+    rows: pd.DataFrame, ends: pd.DataFrame, least: float, start: str = PRETRAINED, name: str = "gain"
+) -> pd.DataFrame:
+    """`rows` with a column `name`, the relative gain of each score; NaN where it is undefined or an end is not known.
 
-    `ends` is as scores_of_ends gives it; the names of its index are columns of `rows`.
+    `ends` is as scores_of_ends gives it from this start; the names of its index are columns of `rows`.
     """
     both = rows[[*ends.index.names]].merge(ends, how="left", left_on=[*ends.index.names], right_index=True)
-    cells = zip(rows.score, both[PRETRAINED], both[FINETUNED], strict=True)
-    return rows.assign(gain=pd.Series([relative_gain(*cell, least) for cell in cells], rows.index, dtype=float))
+    cells = zip(rows.score, both[start], both[FINETUNED], strict=True)
+    return rows.assign(**{name: pd.Series([relative_gain(*cell, least) for cell in cells], rows.index, dtype=float)})

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LOGGER = logging.getLogger("skill_grafting")
+# a commit, tag or branch of each of two models
+Revisions = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +82,7 @@ def read_pair(
     base: str | Path,
     tuned: str | Path,
     mode: str | None = None,
-    revisions: tuple[str | None, str | None] = (None, None),
+    revisions: Revisions = (None, None),
     heads: Parameters = None,
 ) -> Pair:
     """The pair of two checkpoints, folders or hub ids, which `localize` and `Patch.of` read one tensor at a time.
@@ -97,11 +99,7 @@ def read_pair(
 
 
 def open_pair(
-    base: str | Path,
-    tuned: str | Path,
-    mode: str | None = None,
-    revisions: tuple[str | None, str | None] = (None, None),
-    heads: Parameters = None,
+    base: str | Path, tuned: str | Path, mode: str | None, revisions: Revisions, heads: Parameters = None
 ) -> Pair:
     """`read_pair`, of which whoever asks says himself what goes along and what doesn't."""
     before = Checkpoint.open(str(base), revisions[0], tokenizer=False)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from skill_grafting.calibration import softmax
+from stages.text.scores.scores import cross_entropy
 
 # of the scale: at 0 the logits say nothing, and far above 1 the rows are all right
 SCALES = (0.0, 100.0)
@@ -38,10 +39,8 @@ def fit_label_words(logits: np.ndarray, labels: np.ndarray) -> LabelWords:
 
     def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = values[0] * wide + np.append(0.0, values[1:])
-        chance = softmax(scaled)
-        over = (chance - hot) / rows
-        likely = np.log(np.maximum((chance * hot).sum(1), np.finfo(float).tiny))
-        return float(-likely.mean()), np.append((over * wide).sum(), over.sum(0)[1:])
+        over = (softmax(scaled) - hot) / rows
+        return cross_entropy(scaled, labels), np.append((over * wide).sum(), over.sum(0)[1:])
 
     bounds = [SCALES, *[(None, None)] * (classes - 1)]
     found = minimize(
