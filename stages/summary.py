@@ -491,11 +491,12 @@ def _words(scores: pd.DataFrame, run: pd.Series) -> dict[str, str]:
     """What the pretrained model with calibrated label words is, and what it keeps; empty where no label words were fitted."""
     rows = scores[scores.variant == LABEL_WORDS]
     if rows.empty:
-        return dict.fromkeys(("calibrated", "pre_b", "words_retained", "left_out_beyond"), "")
+        return dict.fromkeys(("calibrated", "calibrated_is", "pre_b", "words_retained", "left_out_beyond"), "")
     fitted = "the pretrained model with one scale and a bias for each label word, fitted on the training rows"
     grafts = scores[scores.variant == GRAFTED]
     return {
         "calibrated": f"calibrated: {fitted}; a control, since a prior of words is no skill",
+        "calibrated_is": f". Calibrated: {fitted}",
         "pre_b": f"pre/B: {fitted}",
         "words_retained": f", with calibrated label words {percent(rows.groupby('task').retained.mean().mean())} %",
         "left_out_beyond": left_out(grafts.beyond, run.least_gain),

@@ -46,7 +46,7 @@ MARKERS = ("s", "o", "D", "^", "v", "P", "X", "*")
 GRAFT, MOVED, CHANCE, LINE = ("#009E73", "o"), ("#E69F00", "^"), ("#444444", "X"), ("#CC79A7", "P")
 KNOWN = {
     "pretrained": ("#8A8A8A", "D"), "finetuned": ("#D55E00", "s"), "checkpoint": ("#D55E00", "s"),
-    "finetuned_tempered": ("#0072B2", "v"), "wise_graft": ("#009E73", "."),
+    "label_words": ("#56B4E9", "v"), "finetuned_tempered": ("#0072B2", "v"), "wise_graft": ("#009E73", "."),
     **dict.fromkeys(["grafted", "graft", "grafting", "learned", "learned graft", "learned mask", "graft by size"], GRAFT),
     **dict.fromkeys(["movement_grafted", "movement", "lota"], MOVED),
     **dict.fromkeys(["random", "chance", "by chance"], CHANCE),
