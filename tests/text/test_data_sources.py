@@ -134,7 +134,9 @@ def of(content, name="train.jsonl"):
 # files of the folder, the task, and what the refusal has to have: the place and a word
 REFUSED = [
     (*of(line('"a"') + b"\n\n" + line('"a"', '""')), "train.jsonl:3: .*empty"), (*of(line('"a"', '"POSITIV"')), ":1: .*'positive'"), (*of(line("0")), ":1: .*not 0"),
-    (*of(line('"a\\ud800"')), ":1: .*half of a character"), (*of(line('"a"') + b'\n{"sentence1"'), ":2: .*JSON"), (*of(b'["a"]'), ":1: .*object"),
+    (*of(line('"a\\ud800"')), ":1: .*half of a character"), (*of(line('"a\\u0000"')), ":1: 'sentence1' has a NUL"),
+    (*of(b"sentence1,label\na\tb\x07\x1b,positive\na,pos\0itive\n", "train.csv"), "(?s)a row .*:3: 'label' has a NUL"),
+    (*of(line('"a"') + b'\n{"sentence1"'), ":2: .*JSON"), (*of(b'["a"]'), ":1: .*object"),
     (*of(b'sentence1,label\n"he said \\"a\\" ok",positive\n', "train.csv"), ":2: .*table"),
     (*of(b'sentence1,label\nb,positive\n"a,positive\nc,positive\n', "train.csv"), ":3: .*quotation mark"), (*of(b""), "no rows"),
     (*of(b'{"sentence1": "a", "lable": "x"}'), "'lable'.*data.columns.label"), (*of(b"text|label\na|positive\n", "train.csv"), "semicolons"),

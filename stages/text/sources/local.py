@@ -30,8 +30,8 @@ LONGEST_CELL = 1 << 27
 ALIASES = {"training": "train", "validation": "dev", "valid": "dev", "val": "dev", "testing": "test"}
 # bad rows of a file that its message shows
 MOST_SHOWN = 5
-# half of a character, as JSON may spell one: no file of text can hold it
-SURROGATE = re.compile("[\ud800-\udfff]")
+# NUL, which tokenizers drop or read as their own, and half of a character, as JSON may spell one: no file of text can hold it
+UNFIT = re.compile("[\0\ud800-\udfff]")
 # tab-separated cells of which some stand in quotation marks, those inside them doubled, and no other mark is anywhere
 ENCLOSED = re.compile(r'(?:(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(?:[\t\r\n]|\Z))*+')
 
@@ -242,11 +242,13 @@ def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | st
     text, label = record[columns["sentence1"]], record[columns["label"]]
     label = json.dumps(label) if isinstance(label, bool | int | float) else label  # as the file has it
     second = record.get(columns.get("sentence2", "sentence2"))
-    for name, value in {"sentence1": text, "label": label, "sentence2": second}.items():
+    for ours, value in {"sentence1": text, "label": label, "sentence2": second}.items():
+        name = columns.get(ours, ours)
         if not isinstance(value, str | None):
             return f"{name!r} should be text, not {shown(value)}"
-        if half := SURROGATE.search(value or ""):
-            return f"{name!r} has half of a character in it (\\u{ord(half[0]):04x}), which no text file can hold"
+        if unfit := UNFIT.search(value or ""):
+            what = "a NUL character" if unfit[0] == "\0" else "half of a character"
+            return f"{name!r} has {what} in it (\\u{ord(unfit[0]):04x}), which no text should have"
     if not (label or "").strip():
         if spec.relabel is None:
             return "the label is empty"
