@@ -21,7 +21,7 @@ from stages.text.tasks.tasks import TaskSpec, packaged_tasks, resolve_tasks
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 HUB = [*PAPER, *"cola wnli boolq cb copa multirc record wic wsc".split()]
-PACKAGED = "movies products editorials tweets domain bbc drugs illness brands polar language dialogue bbc_pair".split()
+PACKAGED = "movies products editorials tweets domain bbc drugs illness brands polar language dialogue bbc_pair reply".split()
 SPECS, PROBLEMS = resolve_tasks({})
 LABELS = ["negative", "positive"]
 SPEC = TaskSpec(name="mine", title="Mine", kind="test", labels=LABELS)

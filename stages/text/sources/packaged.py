@@ -216,13 +216,27 @@ def read_same_article(archive: Path, member: str | None) -> list[Row]:
     texts = {_beginning(text): text for _, text in sorted(_articles(archive))}
     texts = {_ending(text): text for text in texts.values()}
     order = sorted(texts.values(), key=lambda text: rank(("same_article",), (text,)))
-    rows: list[Row] = []
-    for couple in zip(order[::2], order[1::2], strict=False):
-        group = " / ".join(map(_beginning, couple))
-        for first, second in product(couple, couple):
-            row = _row(_beginning(first), "same" if first == second else "different", group)
-            rows.append({**row, "sentence2": _ending(second)})
-    return rows
+    return _coupled([(_beginning(text), _ending(text)) for text in order], ("same", "different"))
+
+
+def read_reply(archive: Path, member: str | None) -> list[Row]:
+    """Pairs of an English question and a first answer, to it or to another one; the label is whether it fits.
+
+    As with articles, questions are coupled and meet both answers.
+    """
+    answers = {question: answer for _, (question, answer, *_) in _dialogues(archive, "english")}
+    questions = {_cut(answer, SNIPPET): _cut(question, SNIPPET) for question, answer in answers.items()}
+    order = sorted(questions.items(), key=lambda pair: rank(("reply",), pair))
+    return _coupled([(question, answer) for answer, question in order], ("fitting", "unrelated"))
+
+
+def _coupled(pairs: list[tuple[str, str]], labels: tuple[str, str]) -> list[Row]:
+    """Both texts of each pair, in the order of pairs, together and with those of its neighbour; labels: of one pair, of two."""
+    return [
+        {**_row(first, labels[one != other], " / ".join(text for text, _ in couple)), "sentence2": second}
+        for couple in zip(pairs[::2], pairs[1::2], strict=False)
+        for (one, (first, _)), (other, (_, second)) in product(enumerate(couple), repeat=2)
+    ]
 
 
 def _articles(archive: Path) -> Iterator[tuple[str, str]]:
@@ -256,5 +270,5 @@ def _cut(text: str, length: int) -> str:
 READERS: dict[str, Reader] = {
     "sentiment": read_sentiment, "polarity": read_polarity, "domain": read_domain, "topic": read_topic,
     "same_article": read_same_article, "review": read_review, "tweet": read_tweet, "language": read_language,
-    "dialogue": read_dialogue,
+    "dialogue": read_dialogue, "reply": read_reply,
 }  # fmt: skip
