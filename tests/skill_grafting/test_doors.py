@@ -163,7 +163,7 @@ def test_groups_of_a_backbone_and_an_adapter_of_logits_that_have_other_names(tmp
 
 
 @pytest.mark.parametrize("how", ["mean", "ties"])
-def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
+def test_checkpoints_and_patches_are_merged_as_the_modules_are_and_their_heads_told_once(how, tmp_path, caplog):
     torch.manual_seed(0)
     made("bert").save_pretrained(tmp_path / "base")
     load = t.BertForSequenceClassification.from_pretrained
@@ -174,6 +174,10 @@ def test_checkpoints_and_patches_are_merged_as_the_modules_are(how, tmp_path):
     wanted = dict(sg.merge(base, {name: (tuned[name], masks[name]) for name in "ab"}, how).named_parameters())
     tasks = {"a": (sg.read_pair(tmp_path / "base", tmp_path / "a"), masks["a"]), "b": sg.Patch.of(base, tuned["b"], masks["b"])}
     assert same(dict(sg.merge(base, tasks, how).named_parameters()), wanted)
+    folder = sg.merge(tmp_path / "base", tasks, how, to=tmp_path / "merged")
+    said = [line for line in caplog.messages if "merged" in line]
+    told = "tasks.a, b: heads and buffers (classifier.weight, ...) aren't merged; the model keeps the base's"
+    assert same(dict(load(folder).named_parameters()), wanted) and said == 3 * [told], "of modules, of a pair and a patch, and into a folder"
     assert not same(dict(sg.merge(base, {"a": tasks["a"]}, how).named_parameters()), wanted), "control"
     with pytest.raises(sg.GraftError, match="the patch was made for base .*, not for this Bert"):
         sg.merge(tuned["a"], tasks, how)

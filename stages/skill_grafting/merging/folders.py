@@ -50,9 +50,10 @@ def _opened(base: str, tasks: Mapping[str, Any]) -> tuple[Named, dict[str, TaskV
             if fingerprint(entry.region, named) != entry.use.fingerprint:
                 raise MaskError(f"tasks.{task}: the patch was made for {entry.use.base}, not for the model in {base}")
         elif isinstance(entry, str | Path):
-            sides[task] = TaskValues(pairs[task].after, cast=True)
+            after = pairs[task].after
+            sides[task] = TaskValues(after, cast=True, whole=[name for name in after if name not in named])
         else:
-            sides[task] = within_mask(named, pairs[task].after, entry[1])
+            sides[task] = within_mask(named, pairs[task].after, entry[1], pairs[task].travelling(entry[1]))
     return named, sides
 
 

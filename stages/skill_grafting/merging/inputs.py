@@ -30,13 +30,14 @@ Slices = Callable[[int, int], Tensor]
 class TaskValues:
     """What a task's model has inside its mask, or, without one, everywhere: whole tensors, or, `packed`, the values at the mask alone.
 
-    `cast`: they are taken in the base's type, which holds them exactly.
+    `cast`: they are taken in the base's type, which holds them exactly.  `whole`: its heads and buffers, which aren't merged.
     """
 
     values: Tensors
     mask: GraftMask | None = None
     packed: bool = False
     cast: bool = False
+    whole: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,23 @@ def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
     return regions[0].shapes if regions else {}
 
 
-def within_mask(weights: Tensors, values: Tensors, mask: GraftMask) -> TaskValues:
+def warn_of_whole(sides: Mapping[str, TaskValues]) -> None:
+    """Say once of the same heads and buffers of several tasks that they aren't merged."""
+    tasks: dict[tuple[str, ...], list[str]] = {}
+    for task, side in sides.items():
+        tasks.setdefault(tuple(side.whole), []).append(task)
+    for whole, theirs in tasks.items():
+        if whole:
+            names, named = ", ".join(theirs), whole[0] + ", ..." * (len(whole) > 1)
+            LOGGER.warning("tasks.%s: heads and buffers (%s) aren't merged; the model keeps the base's", names, named)
+
+
+def within_mask(weights: Tensors, values: Tensors, mask: GraftMask, whole: Sequence[str] = ()) -> TaskValues:
     """A task's values inside its mask; raises an error unless they fit the base's weights."""
     require_mask(mask, weights)
     for name in mask.indices:
         require_fit(name, outline(weights, name), outline(values, name) if name in values else None)
-    return TaskValues(values, mask, cast=True)
+    return TaskValues(values, mask, cast=True, whole=whole)
 
 
 def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
@@ -134,10 +146,6 @@ def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
         )
         raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
     require_mask(mask, weights)
-    if whole := [*getattr(entry, "head", ())]:
-        LOGGER.warning(
-            "tasks.%s: its heads and buffers (%s, ...) aren't merged; the model keeps the base's", task, whole[0]
-        )
     for name, indices in mask.indices.items():
         if name not in values or values[name].shape != indices.shape:
             raise MaskError(f"tasks.{task}: has no {len(indices)} values for {name}")
@@ -146,7 +154,7 @@ def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
             raise MaskError(
                 f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
             )
-    return TaskValues(values, mask, packed=True, cast=True)
+    return TaskValues(values, mask, packed=True, cast=True, whole=[*getattr(entry, "head", ())])
 
 
 def pieces_of(

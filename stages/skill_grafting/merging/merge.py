@@ -14,7 +14,7 @@ from ..modules.pairs import Pair
 from ..modules.targets import Model, copied, require_whole
 from ..support.errors import ParamsError
 from .arithmetic import moved_by
-from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, require_finite, within_mask
+from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, require_finite, warn_of_whole, within_mask
 from .stitching import RULES, stitched
 from .ways import Settings, Vector, row_of, vector_of
 
@@ -79,6 +79,7 @@ def _merged_pieces(
     settings: Settings, pretrained: Tensors, sides: Mapping[str, TaskValues]
 ) -> Iterator[tuple[Piece, Tensor]]:
     """Each piece of the base that a task has something of, tensor by tensor, and the merged values for its places."""
+    warn_of_whole(sides)
     values: Callable[[Piece], Tensor]
     if settings.how not in RULES:
         values = partial(_moved_along, vector_of(settings, pretrained, sides), settings.scale(sides))
@@ -121,8 +122,7 @@ def _side(base: nn.Module, weights: Tensors, task: str, entry: object) -> TaskVa
             require(base)  # the one that the patch was made from
         return side
     tuned, mask = entry
-    values = getattr(tuned, "after", None)
-    if isinstance(tuned, nn.Module) or not isinstance(values, Mapping):
-        Pair.for_mask(base, tuned, mask)
-        values = named_weights(unwrapped(tuned))
-    return within_mask(weights, values, mask)
+    if isinstance(tuned, Pair):
+        return within_mask(weights, tuned.after, mask, tuned.travelling(mask))
+    pair = Pair.for_mask(base, tuned, mask)
+    return within_mask(weights, named_weights(unwrapped(tuned)), mask, pair.travelling(mask))
