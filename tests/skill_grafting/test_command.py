@@ -3,10 +3,14 @@
 import errno
 import json
 import os
+import resource
 from math import prod
 from pathlib import Path
+from shutil import copytree
 
 import pytest
+from safetensors.torch import load_file, save_file
+from transformers import BertForSequenceClassification
 
 from skill_grafting.grafting.composition import kind_of, layer_of
 from skill_grafting.grafting.mask import GraftMask
@@ -15,7 +19,7 @@ from skill_grafting.localizers.registry import kind_of as method_of
 from skill_grafting.patches.__main__ import COMMANDS, METHODS, main
 from skill_grafting.patches.patch_file import PATCH
 from tests.graft_project import MASK, SELECTED, Project, as_patch, graft, make_project, refused
-from tests.pico import TOY
+from tests.pico import TOY, save_with_words, small_config
 
 BASE = "models/pretrained"
 
@@ -35,6 +39,26 @@ def output(capsys, *words: object) -> str:
     capsys.readouterr()
     graft(*words)
     return capsys.readouterr().out
+
+
+def test_a_command_that_the_limit_of_memory_ends_says_so_in_one_line(tmp_path, capsys):
+    base = save_with_words(BertForSequenceClassification(small_config("bert", vocab_size=2**18)), tmp_path / "base")
+    tuned = copytree(base, tmp_path / "tuned")
+    values = load_file(tuned / "model.safetensors")
+    save_file({name: one + 1 for name, one in values.items()}, tuned / "model.safetensors", {"format": "pt"})
+    (tmp_path / "recipe.yaml").write_text(f"{{base_model: {base}, merge_method: linear, models: [{{model: {tuned}, parameters: {{weight: 1}}}}]}}")
+    calls = [
+        ["localize", "--base", base, "--finetuned", tuned, "--sparsity", "0.1"], ["apply", tmp_path / "localize", "--base", base], ["merge", tmp_path / "recipe.yaml"]
+    ]  # fmt: skip
+    for words in calls:
+        graft(*words, "--to", tmp_path / words[0])  # the control
+    limits, pages = resource.getrlimit(resource.RLIMIT_AS), int(Path("/proc/self/statm").read_text().split()[0])
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**23, limits[1]))
+        said = [refused(capsys, *words, "--to", tmp_path / "again") for words in calls]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert all("there is not enough memory" in line for line in said), said
 
 
 def test_inspect_counts_every_parameter_once_and_reads_a_patch_like_its_mask(project, tmp_path, capsys):

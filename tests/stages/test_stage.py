@@ -1,5 +1,6 @@
 """What ends a stage or a command is said in one line, and a stage ends with the process that started it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skill_grafting.support.command import guarded
-from skill_grafting.support.errors import DataError, StorageError
+from skill_grafting.support.errors import DataError, ModelError, StorageError
 from stages.workflow.stage import decorator as entry
 from stages.workflow.stage.decorator import stage
 from tests.settings_files import lay_out_settings
@@ -77,6 +78,33 @@ def test_what_else_ends_a_command_is_one_line_too(capsys):
         guarded("mask@toy-1", lambda: import_module("skill_grafting.torche"))
     with pytest.raises(FileNotFoundError):  # likewise
         guarded("mask@toy-1", Path("nowhere").stat)
+
+
+def folders_error(reason: Exception) -> None:
+    """A library's error, told as that of a folder."""
+    try:
+        raise reason
+    except type(reason) as error:
+        raise ModelError("models: can't be read") from error
+
+
+# what Python, torch, the loader of libraries and the system say of memory that isn't there
+@pytest.mark.parametrize("error", [
+    MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), RuntimeError("unable to mmap 8 bytes: Cannot allocate memory (12)"),
+    ImportError("libtorch.so: failed to map segment from shared object"), OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+])  # fmt: skip
+def test_want_of_memory_is_one_line_whatever_else_a_library_makes_of_it(error, capsys):
+    def fail() -> None:
+        raise error
+
+    for call in (fail, lambda: folders_error(error)):
+        with pytest.raises(SystemExit) as caught:
+            guarded("mask@toy-1", call)
+        told = capsys.readouterr().err
+        assert caught.value.code == 2 and told.startswith("mask@toy-1: there is not enough memory (") and told.count("\n") == 1
+    with pytest.raises(SystemExit):
+        guarded("mask@toy-1", lambda: folders_error(RuntimeError("other")))
+    assert capsys.readouterr().err == "mask@toy-1: models: can't be read\n", "control"
 
 
 def test_what_is_missing_is_told_with_the_command_that_makes_it(project, command):

@@ -24,10 +24,19 @@ def missing_package(error: ModuleNotFoundError) -> str:
     return name
 
 
+def _lacks_memory(error: BaseException | None) -> str | None:
+    """What is said of an error if it, or what it was raised for, is one of memory: libraries' errors are told as those of a folder."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (NO_MEMORY.search(str(error)) and not isinstance(error, GraftError)):
+            return f"there is not enough memory ({printable(one_line(error))}); free some, or raise the limit that `ulimit -v` shows"
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _of_the_machine(error: Exception) -> str:
     """What is said of an error that memory or disk are the reason of; re-raises any other."""
-    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
-        return f"there is not enough memory ({printable(one_line(error))}); free some, or raise the limit that `ulimit -v` shows"
+    if told := _lacks_memory(error):
+        return told
     if not (isinstance(error, OSError) and is_storage_problem(error)):
         raise error
     # a path that may not be read, is too long, or leads through a file
@@ -40,7 +49,7 @@ def guarded(label: str, function: Callable[..., None], **arguments: Any) -> None
     try:
         function(**arguments)
     except GraftError as error:
-        print(f"{label}: {error}", file=sys.stderr)
+        print(f"{label}: {_lacks_memory(error) or error}", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except ModuleNotFoundError as error:
         missing = missing_package(error)
