@@ -10,7 +10,7 @@ from torch import Tensor
 from ..support.errors import ParamsError, did_you_mean
 from .mask import GraftMask
 from .region import Region
-from .select import top_k
+from .select import best, top_k
 
 Per = Literal["region", "tensor", "row", "column", "rows", "columns"]
 
@@ -30,26 +30,29 @@ def mask_of(scores: Mapping[str, Tensor], size: float, per: Per = "region", larg
     if per == "region":
         return top_k(region, ranked, _count(size, region.size))
     found = {name: _places(values, size, per) for name, values in ranked.items()}
-    return GraftMask(region, {name: at.sort().values for name, at in found.items() if len(at)})
+    return GraftMask(region, {name: at for name, at in found.items() if len(at)})
 
 
 def _places(scores: Tensor, size: float, per: Per) -> Tensor:
-    """Flat indices of one tensor's best, in any order."""
-    places = torch.arange(scores.numel()).view(scores.shape)
+    """Flat indices of one tensor's best, rising."""
     if per == "tensor":
-        return _best(scores.reshape(-1), _count(size, scores.numel()))
-    if per in ("row", "rows"):
-        scores, places = scores.flatten(1), places.flatten(1)
-    else:
-        scores, places = scores.flatten(1).T, places.flatten(1).T
+        return best(Region({"": tuple(scores.shape)}), {"": scores}, _count(size, scores.numel()))[1].cpu()
+    across = per in ("row", "rows")
+    lines = scores.flatten(1) if across else scores.flatten(1).T
     if per in ("rows", "columns"):
-        return places[_best(scores.double().sum(1), _count(size, len(scores)))].flatten()
-    return places.gather(1, _best(scores, _count(size, scores.shape[1]))).flatten()
+        chosen = _highest(lines.double().sum(1), _count(size, len(lines)))[:, None].expand_as(lines)
+    else:
+        chosen = _highest(lines, _count(size, lines.shape[1]))
+    return (chosen if across else chosen.T).reshape(-1).nonzero().view(-1).cpu()
 
 
-def _best(scores: Tensor, k: int) -> Tensor:
-    """The places of the k highest along the last axis, the first of equals."""
-    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :k].cpu()
+def _highest(scores: Tensor, k: int) -> Tensor:
+    """Which are the k highest along the last axis, the first of equals."""
+    if not k:
+        return torch.zeros_like(scores, dtype=torch.bool)
+    least = scores.topk(k, sorted=False).values.amin(-1, keepdim=True)
+    above, equal = scores > least, scores == least
+    return above | (equal & (equal.cumsum(-1) <= k - above.sum(-1, keepdim=True)))
 
 
 def _count(size: float, of: int) -> int:
