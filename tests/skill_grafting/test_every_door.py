@@ -394,7 +394,7 @@ def test_settings_that_no_model_has_and_places_that_are_none_are_refused_by_appl
     sg.Patch.of(base, tuned, sg.localize(base, tuned, sparsity=0.1)).save_pretrained(tmp_path / "patch")
     graft("apply", tmp_path / "patch", "--base", tmp_path / "base", "--to", tmp_path / "right")
     file = tmp_path / "base/config.json"
-    for name, value, words in (("rms_norm_eps", math.nan, "rms_norm_eps is nan, and should be a finite number"), ("num_hidden_layers", 10**5, "num_hidden_layers is 100,000")):
+    for name, value, words in (("rms_norm_eps", math.nan, "rms_norm_eps is nan, and should be a finite number"), ("num_hidden_layers", 10**5, "num_hidden_layers is 100,000"), ("num_labels", 10**9, "num_labels should be")):
         settings = json.loads(file.read_text())
         file.write_text(json.dumps({**settings, name: value}))
         with pytest.raises(SystemExit):

@@ -242,6 +242,7 @@ def test_what_is_copied_is_the_folders_own_and_what_its_name_says(tmp_path):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"layer_norm_eps": math.nan}, "config.json: layer_norm_eps is nan, and should be a finite number"),
+    ({"num_labels": 10**9}, "config.json: num_labels should be a number of labels, at most 1,000,000, not 1000000000"),
     ({"num_hidden_layers": 100_000}, "config.json: num_hidden_layers is 100,000, and its files have 39 tensors in all"),
 ])  # fmt: skip
 def test_settings_that_no_model_can_have_are_refused(changes, words, tmp_path):
@@ -249,8 +250,9 @@ def test_settings_that_no_model_can_have_are_refused(changes, words, tmp_path):
         hf.BertModel(hf.BertConfig(**TEXT)).save_pretrained(tmp_path / name)
     assert sg.read_pair(tmp_path / "base", tmp_path / "tuned"), "control: without a tokenizer"
     set_config(tmp_path / "tuned", **changes)
-    with pytest.raises(sg.GraftError, match=words):
-        sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+    for pair in (("base", "tuned"), ("tuned", "base")):
+        with pytest.raises(sg.GraftError, match=words):
+            sg.read_pair(*(tmp_path / name for name in pair))
 
 
 def test_a_config_without_a_class_is_of_that_whose_tensors_are_there(tmp_path):

@@ -196,8 +196,9 @@ REFUSED = [
     (saved(lambda: hf.XLMWithLMHeadModel(small_config("xlm"))), "autoregressive", "sees"), (saved(lambda: hf.XLNetLMHeadModel(small_config("xlnet"))), "autoregressive", "sees"),
     (saved(lambda: hf.NystromformerForSequenceClassification(small_config("nystromformer", **LANDMARKS))), "standard", "can't be run"),
     (bias(lambda values: values.fill_(float("inf"))), "prompt", BIAS), (bias(lambda values: values.to(torch.int8)), "prompt", rf"I8 \({BIAS}\)"),
-    (cut_short, "prompt", "could not be loaded"), (no_unknown, "prompt", "tokenizer"), (setting(hidden_size=64), "standard", "don't fit"),
-    (setting(num_hidden_layers=5), "standard", "all parameters"), (setting("tokenizer_config.json", tokenizer_class=5), "standard", "tokenizer"),
+    (cut_short, "prompt", "damaged"), (no_unknown, "prompt", "tokenizer"), (setting(hidden_size=64), "standard", "don't fit"),
+    (setting(num_hidden_layers=5), "standard", "all parameters"), (setting(num_hidden_layers=10**5), "prompt", "is 100,000, and its files have"),
+    (setting(num_labels=10**9), "prompt", "num_labels should be a number of labels, at most 1,000,000"), (setting("tokenizer_config.json", tokenizer_class=5), "standard", "tokenizer"),
     (setting("tokenizer_config.json", pad_token="[NEW]"), "standard", "131 tokens"),
 ]  # fmt: skip
 # the same of what is read of a folder

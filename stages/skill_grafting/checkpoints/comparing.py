@@ -15,14 +15,13 @@ from ..support.errors import ModelError
 from ..support.fields import HEAD
 from ..support.formatting import listed
 from .files import Checkpoint, Named
-from .layouts import named_as, skeleton, tied_names
+from .layouts import named_as, require_sizes, skeleton, tied_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # as safetensors calls what can be grafted: whole numbers and eight bits are those of quantised weights, and F64 would be rounded
 FLOATS = ("F32", "BF16", "F16")
-MOST_LABELS = 1_000_000
 # problem_type of a classifier whose logits are of one label, as without any, and of one whose labels are each true or not
 ONE_LABEL, MULTI_LABEL = "single_label_classification", "multi_label_classification"
 # settings of a config that change nothing of what a model computes for a text, beside dropouts, labels and the like: sizes that
@@ -42,9 +41,8 @@ def mode_of(checkpoint: Checkpoint) -> str | None:
 
 def labels_of(checkpoint: Checkpoint) -> list[str]:
     """The names of the labels that a classifier's config has, in the order of its logits; LABEL_0 and so on if it has none."""
+    require_sizes(checkpoint)
     number = checkpoint.config.get("num_labels", 2)
-    if type(number) is not int or not 0 <= number <= MOST_LABELS:
-        raise ModelError(f"{checkpoint.title}: its num_labels should be a number of labels, not {number!r}")
     names = checkpoint.config.get("id2label") or {str(place): f"LABEL_{place}" for place in range(number)}
     try:
         labels = [str(names[str(place)]) for place in range(len(names))]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.core_model_loading import WeightConverter
 
+MOST_LABELS = 1_000_000
 # settings that count layers
 LAYERS = re.compile("^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|(encoder|decoder)_layers)$")
 
@@ -51,7 +52,10 @@ def skeleton(
 
 
 def require_sizes(checkpoint: Checkpoint) -> None:
-    """Raise ModelError if a config has settings that no model can have: numbers that are none, or far more layers than the files have tensors."""
+    """Raise ModelError if a config has settings that no model can have, before transformers counts to them.
+
+    These are numbers that are none, no number of labels, and far more layers than the files have tensors.
+    """
     settings = [("", checkpoint.config)]
     for prefix, part in settings:
         settings += [(f"{prefix}{name}.", value) for name, value in part.items() if isinstance(value, dict)]
@@ -60,6 +64,9 @@ def require_sizes(checkpoint: Checkpoint) -> None:
                 raise ModelError(
                     f"{checkpoint.folder / CONFIG}: {prefix}{name} is {value}, and should be a finite number"
                 )
+            if name == "num_labels" and (type(value) is not int or not 0 <= value <= MOST_LABELS):
+                told = f"should be a number of labels, at most {MOST_LABELS:,}, not {value!r}"
+                raise ModelError(f"{checkpoint.folder / CONFIG}: {prefix}{name} {told}")
             if (
                 isinstance(value, int)
                 and checkpoint.files

@@ -11,6 +11,7 @@ import torch
 from skill_grafting.checkpoints.comparing import FLOATS, not_finite, packed
 from skill_grafting.checkpoints.files import Checkpoint, Named
 from skill_grafting.checkpoints.folders import commit_of
+from skill_grafting.checkpoints.layouts import require_sizes
 from skill_grafting.grafting.region import named_weights
 from skill_grafting.models.anatomy import FILE, ModelSpec
 from skill_grafting.models.loading import CLASSES, MADE_ANEW, POOLERS, load_config, load_model, load_tokenizer
@@ -44,10 +45,12 @@ def import_model(source: Path, settings: ModelParams, folder: Path) -> ModelSpec
     """
     origin = settings.root if settings.source == "local" else settings.name
     try:
+        checkpoint = Checkpoint.open(str(source), tokenizer=False)
+        require_sizes(checkpoint)
         config, tokenizer = load_config(source), load_tokenizer(source)
         _require_fit(settings, config, tokenizer)
         model = load_model(source, settings.mode, new_head=True)
-        _require_numbers(source, model)
+        _require_numbers(checkpoint, model)
     except ModelError as error:
         raise ModelError(str(error).replace(str(source), origin)) from error
     revision = commit_of(source) or settings.revision
@@ -97,13 +100,13 @@ def _require_fit(settings: ModelParams, config: "PreTrainedConfig", tokenizer: "
         )
 
 
-def _require_numbers(source: Path, model: "PreTrainedModel") -> None:
+def _require_numbers(checkpoint: Checkpoint, model: "PreTrainedModel") -> None:
     """Raise ModelError if weights are of a type that can't be grafted, or have values that are no numbers."""
     weights = named_weights(model)
-    named = Named.of(Checkpoint.open(str(source), tokenizer=False), weights, model.base_model_prefix)
+    named = Named.of(checkpoint, weights, model.base_model_prefix)
     if narrow := packed(named):
         types, which = named.types - {*FLOATS}, f"only those in {', '.join(FLOATS)} can be fine-tuned and grafted"
-        raise ModelError(f"{source}: has weights in {', '.join(sorted(types))} ({listed(narrow)}); {which}")
+        raise ModelError(f"{checkpoint.title}: has weights in {', '.join(sorted(types))} ({listed(narrow)}); {which}")
     if problems := not_finite(named, weights):
         raise ModelError("; ".join(problems))
 
