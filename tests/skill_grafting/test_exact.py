@@ -3,6 +3,7 @@
 import copy
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 import skill_grafting as sg
 from skill_grafting.grafting.differences import as_bits
@@ -17,7 +19,7 @@ from skill_grafting.grafting.mask_files import seal
 from skill_grafting.grafting.scores import Per
 from skill_grafting.patches.__main__ import main
 from tests.dvc_project import fenced
-from tests.pico import small_config
+from tests.pico import FILLERS, save_causal, small_config
 
 KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 ODD = (0.0, -0.0, float("nan"), float("inf"), -1.5)
@@ -306,10 +308,38 @@ def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_pa
     assert "makes the state" in capsys.readouterr().out
 
 
+OTHERS = ("lm_eval", "fusion_bench")
+FILMS = """{task: films, dataset_path: json, dataset_kwargs: {data_files: {test: rows.jsonl}}, test_split: test, output_type: multiple_choice,
+doc_to_text: "{{text}}", doc_to_choice: [good, bad], doc_to_target: gold, metric_list: [{metric: acc}]}"""
+
+
 def test_the_page_runs_as_it_is_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for language, block in fenced("docs/STEPS.md"):
         assert language == "python"
-        exec(block, {})
+        if not any(f"from {other}" in block for other in OTHERS):
+            exec(block, {})
     said = capsys.readouterr().out
     assert "numbers changed" in said and "experts.2.w1.weight (48, 32) [0, 1, 2]" in said
+
+
+@pytest.mark.filterwarnings("ignore")  # other libraries' own
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_tools_see_the_patched_model(other, tmp_path, monkeypatch):
+    pytest.importorskip(other)
+    monkeypatch.chdir(tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(save_causal(tmp_path / "base", "llama"))
+    for seed, name in enumerate(("first", "second")):
+        sg.diff(base, moved(base, seed)).save_pretrained(name)
+    Path("rows.jsonl").write_text("\n".join(json.dumps({"text": f"the {word} was", "gold": 0}) for word in FILLERS))
+    Path("tasks").mkdir()
+    Path("tasks/films.yaml").write_text(FILMS)
+    [block] = [block for _, block in fenced("docs/STEPS.md") if f"from {other}" in block]
+    exec(block, made := {})
+    if other == "lm_eval":
+        again = made["simple_evaluate"](**made["asked"])["results"]["films"]
+        assert made["before"] == again != made["patched"], "the base is as before"
+    else:
+        ours = sg.merge(base, {name: sg.Patch.from_pretrained(name) for name in made["models"]}, "arithmetic", alpha=0.5)
+        assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(ours.parameters(), made["merged"].parameters(), strict=True))
+        assert not same(ours, base), "control"

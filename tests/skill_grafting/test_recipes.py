@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -154,8 +155,22 @@ def test_the_page_runs_as_it_is_printed(tmp_path, monkeypatch):
             command, *words = block.split()
             assert command == "graft"
             main(words)
+    assert_masks_are_the_authors(made)
     merged, base = (load_file(f"{name}/model.safetensors") for name in ("merged", "base"))
     assert merged.keys() == base.keys() and not any(merged[name].equal(base[name]) for name in merged if "norm" not in name)
+
+
+def assert_masks_are_the_authors(made: dict) -> None:
+    """The formula of TALL-masks (`generate_task_masks` of nik-dim/tall_masks): |theta_0 - theta_t| > |theta_mt - theta_t| * lambda."""
+    pretrained, *tuned = (torch.cat([weight.detach().flatten() for weight in made[name].parameters()]) for name in ("base", "math", "code"))
+    vector = sum(one - pretrained for one in tuned)
+    for bits, one in zip(made["bits"].values(), tuned, strict=True):
+        theirs = (pretrained - one).abs() > (pretrained + vector - one).abs() * 0.4
+        assert 0 < theirs.sum() < len(theirs) and np.array_equal(bits, np.packbits(theirs.numpy()))
+    kept = torch.from_numpy(np.unpackbits(made["bits"]["math"], count=len(pretrained)))
+    task = sg.graft(made["base"], made["multi"], sg.GraftMask.from_region_indices(made["full"].region, kept.nonzero().flatten()))
+    found = torch.cat([weight.detach().flatten() for weight in task.parameters()])
+    assert torch.allclose(found, pretrained + kept * vector, atol=1e-6) and len(made["chosen"]) == kept.sum()
 
 
 # --- The same in Python ------------------------------------------------------------------------------------------------
