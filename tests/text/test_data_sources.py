@@ -120,6 +120,13 @@ def line(text, label='"positive"'):
     return b'{"sentence1": %s, "label": %s}' % (text.encode(), label.encode())
 
 
+def test_a_line_in_which_nothing_stands_is_no_row(folder):
+    (folder / "train.csv").write_bytes(b"\xef\xbb\xbf,\r\nsentence1,label\r\n,\r\na,positive\r\n  \r\n\t, \r\n,,\r\nb,negative\r\n,,\r\n")
+    assert [(row["sentence1"], row["label"]) for row in read(folder)[0]["train"]] == [("a", "positive"), ("b", "negative")]
+    (folder / "train.csv").write_text("sentence1,label\na,positive\n,\nb\n")
+    assert ":4: 1 cell, but the header has 2" in fails(folder), "control: what stands in a line is looked at, and lines are counted"
+
+
 def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     (folder / "train.csv").write_text("sentence1,label\n" + "x,Good\ny,positive\n" * 25, encoding="utf-8")
     head, *lines, more, _ = fails(folder).split("\n  ")

@@ -186,6 +186,7 @@ def _table(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, 
     line, header = 1, None
     try:
         for cells in lines:
+            cells = cells if any(map(str.strip, cells)) else []  # as spreadsheets write an empty line
             if header is None and cells:
                 header = cells
                 if twice := sorted(name for name in wanted if cells.count(name) > 1):
@@ -195,7 +196,7 @@ def _table(path: Path, text: str, wanted: Iterable[str]) -> Iterator[tuple[int, 
             elif cells and len(cells) == len(header):
                 yield line, {name: cell or None for name, cell in zip(header, cells, strict=True)}
             elif cells:
-                yield line, f"{len(cells)} cells, but the header has {len(header)}; {advice}"
+                yield line, f"{len(cells)} cell{'s'[: len(cells) != 1]}, but the header has {len(header)}; {advice}"
             line = lines.line_num + 1
     except csv.Error as problem:
         end = "a quotation mark that is never closed" if "end of data" in str(problem) else problem
