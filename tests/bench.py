@@ -231,6 +231,41 @@ def files(base: nn.Module, tuned: nn.Module, work: str) -> list[np.ndarray]:
     return commands + in_turns(opened, lambda: PeftModel.from_pretrained(next(copies), f"{work}/lora"))
 
 
+def switching(base: nn.Module, tuned: nn.Module, work: str) -> list[np.ndarray]:
+    """A patch of 0.5 % on and off beside bare indexing, copies of whole tensors and LoRA merged and unmerged; then bytes on disk."""
+    mask = sg.localize(base, tuned, sparsity=0.005, parameters=in_region, progress=False)
+    patch, lora = sg.Patch.of(base, tuned, mask), get_peft_model(copy.deepcopy(base), LoraConfig(r=8, target_modules="all-linear"))
+    flat = {name: [model.get_parameter(name).data.view(-1) for model in (base, tuned)] for name in mask.indices}
+
+    def ours() -> None:
+        with patch.on(base):
+            pass
+
+    def bare() -> None:
+        kept = {name: flat[name][0][at] for name, at in mask.indices.items()}
+        for values in (patch.values, kept):
+            for name, at in mask.indices.items():
+                flat[name][0][at] = values[name]
+
+    def whole() -> None:
+        kept = {name: here.clone() for name, (here, _) in flat.items()}
+        for name, (here, there) in flat.items():
+            here.copy_(there)
+            here.copy_(kept[name])
+
+    def adapter() -> None:
+        lora.merge_adapter()
+        lora.unmerge_adapter()
+
+    ratios = in_turns(ours, bare, whole, adapter, rounds=5)
+    lora.save_pretrained(f"{work}/r8")
+    for name, compact in (("plain", False), ("compact", True)):
+        patch.save_pretrained(f"{work}/{name}", compact=compact)
+    plain, small, eight = (max(part.stat().st_size for part in Path(work, name).iterdir()) for name in ("plain", "compact", "r8"))
+    dense = sum(weight.nbytes for weight in base.parameters())
+    return ratios + [np.array([plain / other]) for other in (dense, eight)] + [np.array([small / plain])]
+
+
 def finetuning(model: LabelModel, work: str) -> list[np.ndarray]:
     """A step of fine-tuning with SGD beside a bare loop and the Hugging Face Trainer."""
     examples, batch = rows_of(model, BATCH, 25)
@@ -262,6 +297,8 @@ LIMITS = {
     "FISH scores / its code": 0.9, "sg.fisher / FISH's code": 1.15,
     "sg.merge, TIES / by tensor": 0.9, "sg.merge, arithmetic / by tensor": 1.5, "sg.merge, DARE / by tensor": 2.0,
     "graft apply / by hand": 2.0, "opening a patch / PeftModel.from_pretrained": 1.2,
+    "a patch on and off / bare indexing": 2.0, "a patch on and off / whole tensors": 1.0, "a patch on and off / LoRA merged and unmerged": 1.0,
+    "bytes of a patch of 0.5 % / the model's": 0.05, "bytes of a patch of 0.5 % / LoRA's, r=8": 3.0, "bytes of a compact patch / a plain one": 0.9,
     "fine-tuning / bare loop": 1.15, "fine-tuning / Trainer": 1.0,
 }  # fmt: skip
 
@@ -289,8 +326,9 @@ def main(device: str) -> dict[str, np.ndarray]:
     base = model.model.eval()
     tuned = moved(base)
     with tempfile.TemporaryDirectory() as work:
-        found = movement(*of_base_size(device)) + learning(model, tuned, rows) + fisher(model) + merging(base, tuned)
-        found += files(base, tuned, work) + finetuning(model, work)
+        large = of_base_size(device)
+        found = movement(*large) + learning(model, tuned, rows) + fisher(model) + merging(base, tuned)
+        found += files(base, tuned, work) + switching(*large, work) + finetuning(model, work)
     return dict(zip(LIMITS, found, strict=True))
 
 
