@@ -106,7 +106,7 @@ release: $(READY)
 	@echo "dist: $$(cd dist && ls | tr '\n' ' ')built, checked and installed, and README's first lines run; nothing was uploaded"
 	@echo "whoever owns the address goes on with:"
 	@echo "  git tag v$(VERSION) && git push origin v$(VERSION)"
-	@echo "  python -m twine upload dist/*"
+	@echo "  $(VENV)/bin/python -m twine upload dist/*"
 
 clean:
 	git clean -fdXq data/tables data/sample models/pretrained models/finetuned models/joint masks metrics plots
