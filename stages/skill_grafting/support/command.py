@@ -28,7 +28,8 @@ def _lacks_memory(error: BaseException | None) -> str | None:
     """What is said of an error if it, or what it was raised for, is one of memory: libraries' errors are told as those of a folder."""
     while error is not None:
         if isinstance(error, MemoryError) or (NO_MEMORY.search(str(error)) and not isinstance(error, GraftError)):
-            return f"there is not enough memory ({printable(one_line(error))}); free some, or raise the limit that `ulimit -v` shows"
+            reason = printable(one_line(error)).rstrip(": ")  # Python's own says nothing
+            return f"there is not enough memory ({reason}); free some, or raise the limit that `ulimit -v` shows"
         error = error.__cause__ or error.__context__
     return None
 
