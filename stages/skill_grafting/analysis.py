@@ -98,7 +98,9 @@ def plot_masks(masks: Mapping[str, GraftMask]) -> Figure:
     if len(names) > 1:
         _draw_overlaps(panels[0], overlaps(masks), names)
     table = 100 * kinds.pivot(index="kind", columns="mask", values="share").loc[kinds.kind.unique(), names]
-    table.plot.barh(ax=panels[-1], width=0.8, legend=len(names) > 1)
+    table.plot.barh(ax=panels[-1], width=0.8, legend=False)
+    if len(names) > 1:
+        panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
     most = kinds.loc[kinds.share.idxmax()]
     panels[-1].invert_yaxis()
     panels[-1].set(xlabel="selected, % of the kind's values", ylabel="")

@@ -23,10 +23,15 @@ def code_cells(file: Path) -> list[dict]:
 
 
 def test_there_are_notebooks_and_each_has_its_outputs():
-    assert {file.stem for file in NOTEBOOKS} == {"vision", "causal", "trainer"}
+    assert {file.stem for file in NOTEBOOKS} == {"vision", "causal", "trainer", "one_model"}
     for file in NOTEBOOKS:
         shown = [output for cell in code_cells(file) for output in cell["outputs"]]
         assert not any(output["output_type"] == "error" for output in shown)
+        if file.stem == "one_model":  # what its sentences go on
+            said = "".join("".join(output.get("text", "")) for output in shown)
+            assert all(found in said for found in ("code is found", "Spanish is found", "English is not found"))
+            both, chance = re.search(r"share ([\d,]+); by chance it would be ([\d,]+)", said).groups()
+            assert int(both.replace(",", "")) <= int(chance.replace(",", ""))
         assert sum("image/png" in output.get("data", {}) for output in shown) >= 1 and sum("text" in output for output in shown) >= 3
 
 
