@@ -18,7 +18,7 @@ ACCURACY = [
     *WALK, "task", "place", "length", "step", "after", "variant", "n", "accuracy", "accuracy_se", "score", "f1", "ece", "loss",
     "agreement", "unchanged", "agreement_with_own", "majority",
 ]  # fmt: skip
-MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own"]
+MEMORY = [*WALK, "task", "place", "head", "skill", "model", "region", "own", "strength"]
 ALONE = "a model for each task"
 
 
@@ -138,11 +138,13 @@ def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd
     """Values that notes, the setting and claims name; an empty text leaves its note out."""
     methods, lengths = [*memory.method.unique()], rows.n[rows.step == rows.length]
     followed = memory[(memory.place > 1) & memory.own.notna()]
+    chosen = memory[memory.strength.notna()].drop_duplicates(["order", "seed"]).strength.sort_values()
     return pd.DataFrame([{
         "sample": counts(order=memory.order.nunique(), seed=memory.seed.nunique(), method=len(methods)),
         "orders": counts(order=memory.order.nunique()),
         "of_seeds": counts(seed=memory.seed.nunique()),
         "test_rows": " to ".join(dict.fromkeys(f"{n:g}" for n in (lengths.min(), lengths.max()))),
+        "strengths": ", ".join(f"{strength:g}, {counts(order=number)}" for strength, number in chosen.value_counts(sort=False).items()),
         "published": ", ".join(name for name in published if name in {*rows.task}),
         "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
     }])  # fmt: skip

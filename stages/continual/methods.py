@@ -143,6 +143,11 @@ class Naive:
     def __init__(self, sequence: TaskSequence, settings: Section) -> None:
         self.sequence, self.settings = sequence, settings
 
+    @classmethod
+    def choices(cls, settings: Section) -> list[Section]:
+        """The settings among which dev chooses."""
+        return [settings]
+
     def learn(self, task: str, on_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """Train the model on the next task, and return the record."""
         self.prepare(task)
@@ -367,9 +372,14 @@ class Ewc(Naive):
         super().__init__(sequence, settings)
         self.elastic = Elastic()
 
+    @classmethod
+    def choices(cls, settings: EwcParams) -> list[Section]:
+        """One for each strength."""
+        return [settings.model_copy(update={"strengths": [strength]}) for strength in settings.strengths]
+
     def hold_back(self, leaves: dict[str, Tensor], rate: float) -> None:
-        """The penalty's proximal step."""
-        self.elastic.pull(leaves, rate * self.settings.strength)
+        """The penalty's proximal step, with the first strength."""
+        self.elastic.pull(leaves, rate * self.settings.strengths[0])
 
     def keep(self, task: str) -> None:
         """Fisher information of training rows that are drawn, a mean over them, and the weights."""
@@ -379,6 +389,10 @@ class Ewc(Naive):
         names = self.sequence.shared_names(trained_names(groups_of(view), self.sequence.finetune), task)
         squares = squared_gradients(view, examples, names, self.settings.fisher)
         self.elastic.add({name: total / len(examples) for name, total in squares.items()}, view.parameters())
+
+    def facts(self, task: str) -> dict[str, Any]:
+        """The strength that this is with."""
+        return {"strength": self.settings.strengths[0]}
 
     def skill_bytes(self) -> int:
         """Two tensors, however many tasks."""

@@ -1,7 +1,7 @@
 """Settings of continual learning, and the rules between them and the main pipeline."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ class ReplayParams(Section):
 
 
 class EwcParams(Section):
-    strength: float = Field(ge=0, le=1e12)
+    strengths: list[Annotated[float, Field(ge=0, le=1e12)]] = Field(min_length=1)
     fisher: Literal["empirical", "expected"]
     examples: Positive
 

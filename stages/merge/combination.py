@@ -1,7 +1,7 @@
 """combination: the models of several tasks made into one, in one way, for every group of tasks of one seed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skill_grafting.grafting.apply import transplant
+from skill_grafting.grafting.apply import graft_into, transplant
+from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import StoredMask, read_mask_for
 from skill_grafting.grafting.region import Tensors
+from skill_grafting.localizers.localizer import Localizer
+from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.merging.arithmetic import (
     agreed,
     choose_alpha,
@@ -32,9 +35,10 @@ from skill_grafting.support.progress import progress
 from stages.merge.settings import (
     LOCALIZED,
     MERGED,
+    MOVED,
     STITCHES,
-    AlphaSearch,
     CombinationParams,
+    Search,
     Settings,
     kind_of,
     read_localized,
@@ -63,14 +67,14 @@ def combine(method: str, group: str, seed: int, params: Settings, machine: Runti
     rows = []
     with progress(f"combination {method} {group}-{seed}", len(tasks), "task") as bar:
         for task in tasks:
-            models = {LOCALIZED: cell.models[task]} if kind == LOCALIZED else {}
             target = paths.logits("combination", f"{group}/{task}", seed, method)
-            rows += _measured(cell, task, {**models, MERGED: tensors}, target, params)
+            rows += _measured(cell, task, {**cell.own(task), MERGED: tensors}, target, params)
             bar.update(1)
     header = {"stage": "combination", "method": method, "group": group, "seed": seed, "kind": kind, "tasks": tasks}
     heads = sum(bytes_of(head.values()) for head in cell.shared.heads().values())
     header |= {"model_parameters": cell.anatomy.parameters, "head_bytes": heads}
-    write_json(paths.record("combination", group, seed, method), {**header, **facts, "rows": rows})
+    searched = {"searches": cell.searches} if cell.searches else {}
+    write_json(paths.record("combination", group, seed, method), {**header, **facts, **searched, "rows": rows})
     scores = ", ".join(f"{row['task']} {row['score']:.3f}" for row in rows if row["variant"] == MERGED)
     return f"combination {method} {group}-{seed}: {scores}"
 
@@ -81,7 +85,8 @@ class Group:
 
     pretrained: the parameters that are merged, before fine-tuning.  models: task -> the same ones in
     its single-task model, grafted or fine-tuned.  grafts: the masks that these grafts come from, in
-    the order of the tasks; none if whole models are merged.
+    the order of the tasks; none if whole models are merged.  Of masks that were looked for here, by
+    task: `moved`, the grafts of equal size of what moved most, and `searches`, how they were found.
     """
 
     seed: int
@@ -90,6 +95,15 @@ class Group:
     pretrained: dict[str, Tensor]
     models: dict[str, dict[str, Tensor]]
     grafts: list[StoredMask]
+    moved: dict[str, StoredMask] = field(default_factory=dict)
+    searches: dict[str, list[Row]] = field(default_factory=dict)
+
+    def own(self, task: str) -> dict[str, Tensors]:
+        """The single-task models of masks that were looked for here."""
+        if task not in self.moved:
+            return {}
+        moved = self.moved[task]
+        return {LOCALIZED: self.models[task], MOVED: transplant(self.pretrained, moved.values, moved.mask)}
 
     @classmethod
     def open(cls, method: str, tasks: list[str], seed: int, params: Settings, machine: Runtime) -> "Group":
@@ -101,23 +115,59 @@ class Group:
             models = {task: read_tensors(paths.finetuned(task, seed), moved) for task in tasks}
             return cls(seed, shared, anatomy, read_tensors(paths.PRETRAINED, moved), models, [])
         pretrained = read_tensors(paths.PRETRAINED, anatomy.region(params.graft.region, "graft.region").shapes)
+        moved, searches = {}, {}
         if kind_of(method) == LOCALIZED:
-            grafts = [graft_of(method, task, seed, params, machine) for task in tasks]
+            found = {task: localized(method, task, seed, params, machine) for task in tasks}
+            grafts, moved = (
+                [graft for graft, _, _ in found.values()],
+                {task: moved for task, (_, moved, _) in found.items()},
+            )
+            searches = {task: tried for task, (_, _, tried) in found.items()}
         else:
             grafts = [read_mask_for(paths.mask("learned", task, seed), pretrained, anatomy.name) for task in tasks]
         models = {
             task: transplant(pretrained, graft.values, graft.mask) for task, graft in zip(tasks, grafts, strict=True)
         }
-        return cls(seed, shared, anatomy, pretrained, models, grafts)
+        return cls(seed, shared, anatomy, pretrained, models, grafts, moved, searches)
 
 
-def graft_of(method: str, task: str, seed: int, params: Settings, machine: Runtime) -> StoredMask:
-    """The graft of a task by the localizer and size in a name such as stitch_0.01."""
+def localized(
+    method: str, task: str, seed: int, params: Settings, machine: Runtime
+) -> tuple[StoredMask, StoredMask, list[Row]]:
+    """The graft of a task by the localizer and size in a name such as stitch_0.01, and that of equal size of what moved most.
+
+    The step size is that whose graft has the lowest loss on the training rows, the first of equals; gives a row for each one.
+    """
     name, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    localizer, loss, draws = getattr(params.localizer, name), cell.objective(), cell.draws(name)
-    mask = cell.masks(localizer, [share], "combination.methods", loss, draws)[share]
-    return StoredMask(mask, cell.values_at(mask), cell.head, {**cell.origin(), "mode": params.model.mode})
+    loss, chosen, rows = cell.objective(), None, []
+    for localizer in at_rates(getattr(params.localizer, name), params.combination.search.rates):
+        mask = cell.masks(localizer, [share], "combination.methods", loss, cell.draws(name))[share]
+        graft_into(loss.weights, cell.pretrained, cell.finetuned, mask)
+        rows.append({**_search(localizer, mask), "k": mask.region.budget(share), "graft_loss": loss.loss()})
+        if chosen is None or rows[-1]["graft_loss"] < chosen[0]:
+            chosen = rows[-1]["graft_loss"], mask, rows[-1]
+    chosen[2]["chosen"] = True
+    moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, cell.region.budget(share))
+    header = {**cell.origin(), "mode": params.model.mode}
+    grafts = [StoredMask(mask, cell.values_at(mask), cell.head, header) for mask in (chosen[1], moved)]
+    return *grafts, rows
+
+
+def at_rates(localizer: Localizer, rates: Sequence[float]) -> list[Localizer]:
+    """A localizer with each of these step sizes, where its own is tied to a model's loss; l1 times the step size stays as it is."""
+    if getattr(localizer, "rate_kind", "relative") == "relative":
+        return [localizer]
+    pull = localizer.l1 * localizer.learning_rate
+    return [localizer.model_copy(update={"learning_rate": rate, "l1": pull / rate}) for rate in rates]
+
+
+def _search(localizer: Localizer, mask: GraftMask) -> Row:
+    """Step size, the loss on the training rows at both ends of the search, and how many crossed into the mask, where there are any."""
+    record = mask.record
+    start, end = record.get("loss", (None, None))
+    rate = getattr(localizer, "learning_rate", None)
+    return {"rate": rate, "start": start, "end": end, "crossed": record.get("crossed"), "chosen": False}
 
 
 def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -147,7 +197,7 @@ def merge(method: str, cell: Group, settings: CombinationParams) -> tuple[dict[s
     return shifted(cell.pretrained, vector, alpha), {**facts, "alpha": alpha, "dev": dev}
 
 
-def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> dict[float, float]:
+def alpha_curve(cell: Group, vector: dict[str, Tensor], search: Search) -> dict[float, float]:
     """alpha -> mean over tasks of accuracy on dev / that of the task's single model of the same kind."""
     dev, singles = _dev_examples(cell, search.dev_max), {}
     with progress("alphas on dev", len(search.alphas) + 1, "point") as bar:
@@ -163,7 +213,7 @@ def alpha_curve(cell: Group, vector: dict[str, Tensor], search: AlphaSearch) -> 
     return curve
 
 
-def consensus(cell: Group, search: AlphaSearch) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def consensus(cell: Group, search: Search) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The sum of the task vectors where two tasks or more select it, each by the lambda that is best for it on dev.
 
     Of equally good lambdas it is the smallest.  A task is rated with the sum within its own mask, as its authors do.

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from skill_grafting.support.formatting import small_percent
-from stages.merge.settings import MERGED, Settings, read_localized
+from stages.merge.settings import LOCALIZED, MERGED, MOVED, Settings, read_localized
 from stages.text.scores.variants import FINETUNED, GRAFTED, PRETRAINED
 from stages.workflow.records import (
     Cell,
@@ -32,11 +32,14 @@ SINGLES = {
     FINETUNED: "own fine-tuned model of each task",
 }
 CELL = ["group", "seed", "task"]
+# a search that puts more than so many budgets into its mask has not looked for one of that size
+MANY = 10
 COLUMNS = {
     "scores": ["group", "method", "seed", "task", "n", "score", "accuracy", "ece", "retained", "gain", "single", "own", "constant"],
     "models": ["group", "method", "seed", "kind", "alpha", "bytes", "head_bytes", "single_bytes"],
     "dev": ["group", "method", "seed", "alpha", "normalised"],
     "collisions": ["group", "seed", "tasks", "graftable", "union", "colliding", "opposed", "chance_union", "chance_colliding"],
+    "searches": ["group", "method", "seed", "task", "rate", "start", "end", "crossed", "k", "graft_loss", "chosen", "score", "moved"],
 }  # fmt: skip
 
 
@@ -46,6 +49,8 @@ def collect(params: Settings) -> dict[str, pd.DataFrame]:
     scores: the single-task models are methods too; `single` is the score of the task's own model of the same kind, `own` is
     score / single, `retained` score / fine-tuned score, and `gain` the relative gain.  models: `kind` is the single-task model
     that a merged one is made of.  dev: its curve of alphas.  collisions: a row for each group and seed that has grafts.
+    searches: a row for each step size of a mask that was looked for, with the scores of the chosen graft and of that of equal size of
+    what moved most.
     """
     cells = grid(method=params.combination.methods, group=params.merge.groups, seed=params.seeds)
     records = Records("merge", "combination", "metrics/combination/{method}/{seed}/{group}.json", cells)
@@ -70,6 +75,11 @@ def _rows(frame: str, _: Cell, record: Row) -> Iterator[Row]:
         sizes = {name: record[name] for name in ("bytes", "head_bytes", "kind")}
         singles = sum(record.get("single_bytes", [record["bytes"]] * len(record["tasks"])))
         yield {**sizes, "single_bytes": singles, "alpha": record.get("alpha", np.nan)}
+    elif frame == "searches":
+        scores = {(row["task"], row["variant"]): row["score"] for row in record["rows"]}
+        for task, rows in record.get("searches", {}).items():
+            of_task = {"task": task, "score": scores[task, LOCALIZED], "moved": scores[task, MOVED]}
+            yield from ({**of_task, **row} for row in rows)
     elif "collisions" in record:
         yield {"tasks": len(record["tasks"]), "graftable": record["graftable"], **record["collisions"]}
 
@@ -97,7 +107,12 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return frames | {
         "scores": scores,
         "averaged": _averaged(scores).merge(_kept_bytes(models), how="left", on=["group", "method"]),
-        "rivals": _rivals(scores),
+        "rivals": _rivals(scores, frames["searches"]),
+        "searches": frames["searches"].assign(
+            model=frames["searches"].method.map(labels),
+            change=frames["searches"].end - frames["searches"].start,
+            budgets=frames["searches"].crossed / frames["searches"].k,
+        ),
         "kept": scores[scores.method == STITCHED],
         "collisions": collisions.assign(
             selected=collisions["union"] / collisions.graftable,
@@ -154,11 +169,29 @@ def _kept_bytes(models: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"megabytes": sizes, "alphas": alphas}).reset_index()
 
 
-def _rivals(scores: pd.DataFrame) -> pd.DataFrame:
-    """Scores of the stitched mean, `stitched`, beside those of every other merged model, `rival`."""
+def _rivals(scores: pd.DataFrame, searches: pd.DataFrame) -> pd.DataFrame:
+    """Scores of the stitched mean, `stitched`, beside those of every other merged model, `rival`; `unsound`: why its masks tell nothing."""
     rivals = scores[scores.kind.notna() & (scores.method != STITCHED)].rename(columns={"score": "rival"})
     stitched = scores[scores.method == STITCHED].set_index(CELL).score.rename("stitched")
-    return rivals.assign(whole=rivals.kind == FINETUNED).merge(stitched, on=CELL)
+    chosen = searches[searches.chosen.astype(bool)].groupby(["group", "method"])
+    why = {group: _unsound(part) for group, part in chosen}
+    unsound = [why.get(group, "") for group in zip(rivals.group, rivals.method, strict=True)]
+    return rivals.assign(whole=rivals.kind == FINETUNED, unsound=unsound).merge(stitched, on=CELL)
+
+
+def _unsound(chosen: pd.DataFrame) -> str:
+    """Why masks that were looked for are none to compare with, by the means over tasks and seeds; empty where they are."""
+    means = chosen[["start", "end", "score", "moved"]].astype(float).mean()
+    budgets = (chosen.crossed / chosen.k).astype(float).mean()
+    reasons = (
+        (means.end > means.start, f"its search ends at a loss of {means.end:.2f}, above its start, {means.start:.2f}"),
+        (budgets > MANY, f"{budgets:.0f} times as many parameters crossed into its masks as they may hold"),
+        (
+            means.score < means.moved,
+            f"its own grafts score {means.score:.1%}, those of equal size of what moved most {means.moved:.1%}",
+        ),
+    )
+    return "; ".join(reason for holds, reason in reasons if holds)
 
 
 def _facts(scores: pd.DataFrame, least: float) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from skill_grafting.support.errors import did_you_mean
-from skill_grafting.support.fields import Count, Section, Weight
+from skill_grafting.support.fields import Count, Rate, Section, Weight
 from stages.text.scores.variants import FINETUNED, GRAFTED
 from stages.text.tasks.settings import Name, Share, Tasks, Values
 from stages.workflow.stage import sections
@@ -25,6 +25,8 @@ KINDS = dict.fromkeys([*STITCHES, "grafted_arithmetic"], GRAFTED) | dict.fromkey
 )
 # the single-task models of methods that look for masks of their own
 LOCALIZED = "localized"
+# grafts of equal size of what moved most, beside these
+MOVED = "moved"
 # the variant of a merged model beside the single-task ones
 MERGED = "merged"
 _WITH_SHARE = re.compile(r"([a-z]\w*)_(1|0\.[0-9]+)")
@@ -46,9 +48,10 @@ class MergeParams(Section):
     test_max: Count
 
 
-class AlphaSearch(Section):
+class Search(Section):
     alphas: list[Weight] = Field(min_length=1)
     strictness: list[Weight] = Field(min_length=1)
+    rates: list[Rate] = Field(min_length=1)
     dev_max: Count
 
 
@@ -59,7 +62,7 @@ class VectorShares(Section):
 
 class CombinationParams(Section):
     methods: list[Name]
-    search: AlphaSearch
+    search: Search
     shares: VectorShares
 
 

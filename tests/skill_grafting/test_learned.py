@@ -190,6 +190,7 @@ def test_threshold_has_those_above_it_and_never_more_than_the_budget():
     tight = small.learn(settings, len(above) - 3)[0]
     assert tight.selected == len(above) - 3
     assert {*tight.region_indices().tolist()} < {*above.tolist()}
+    assert tight.record["crossed"] == free.record["crossed"] == len(above)
 
 
 @pytest.mark.parametrize("base", [0, 12])

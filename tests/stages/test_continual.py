@@ -45,7 +45,7 @@ def params(mode: str) -> SimpleNamespace:
     """All settings of the stage."""
     methods = {
         "replay": ReplayParams(examples=2),
-        "ewc": EwcParams(strength=100.0, fisher="expected", examples=8),
+        "ewc": EwcParams(strengths=[100.0], fisher="expected", examples=8),
     }
     return SimpleNamespace(
         model=model_settings(mode), finetune=TRAINING, calibration=SimpleNamespace(bins=15),
@@ -173,7 +173,7 @@ def test_replay_of_nothing_and_a_penalty_without_strength_are_naive_bit_for_bit(
     for method in ("replay", "ewc"):
         assert not same(weights_of(learned(method, mode)), naive)  # the control
     monkeypatch.setattr(METHODS["replay"], "stored", lambda *_: [])
-    for method, without in (("replay", {}), ("ewc", {"strength": 0.0})):
+    for method, without in (("replay", {}), ("ewc", {"strengths": [0.0]})):
         assert same(weights_of(learned(method, mode, **without)), naive)
 
 
@@ -355,10 +355,28 @@ def test_a_pull_of_any_strength_is_stable_where_steps_along_the_gradient_diverge
 
 
 def test_ewc_pulls_with_its_strength_at_the_rate_of_the_step():
-    learner, leaf = Ewc(None, SimpleNamespace(strength=6.0)), torch.ones(3)
+    learner, leaf = Ewc(None, SimpleNamespace(strengths=[6.0])), torch.ones(3)
     learner.elastic.add({"a": torch.full((3,), 2.0)}, {"a": torch.zeros(3)})
     learner.hold_back({"a": leaf}, 0.25)
     torch.testing.assert_close(leaf, torch.full((3,), 0.25))  # 1 / (1 + 0.25 * 6 * 2)
+
+
+def test_of_some_strengths_the_sequence_of_the_best_mean_on_dev_is_kept(after_main):
+    after_main(mode := "prompt")
+    given, bits = params(mode), {}
+    for strengths in ([0.0], [1e9], [0.0, 1e9]):
+        given.method.ewc = EwcParams(strengths=strengths, fisher="expected", examples=8)
+        run_sequence("ewc", "forward", SEED, given, runtime())
+        records = [read_json(paths.record("sequence", task, SEED, "ewc", "forward")) for task in ORDER]
+        assert {record["strength"] for record in records} <= {*strengths} and len({record["strength"] for record in records}) == 1
+        bits[len(strengths), strengths[0]] = records
+    tried = bits[2, 0.0][0]["tried"]
+    best = max(tried, key=lambda one: one["dev"])
+    assert tried[0]["dev"] != tried[1]["dev"], "control"
+    assert best["settings"]["strengths"] == [bits[2, 0.0][0]["strength"]]
+    alone = bits[1, bits[2, 0.0][0]["strength"]]
+    assert [record["rows"] for record in bits[2, 0.0]] == [record["rows"] for record in alone]
+    assert all("tried" not in record for record in alone)
 
 
 def test_the_first_rows_of_every_class_are_stored():

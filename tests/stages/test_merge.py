@@ -15,9 +15,9 @@ from skill_grafting.merging.ways import VECTORS
 from skill_grafting.models.anatomy import read_anatomy
 from skill_grafting.models.loading import read_tensors
 from skill_grafting.support.io import read_json, read_rows
-from stages.merge.combination import Group, alpha_curve, chance_collisions, combine, count_collisions
-from stages.merge.merge import collect, derive
-from stages.merge.settings import KINDS, LOCALIZED, MERGED, STITCHES, kind_of, read_localized
+from stages.merge.combination import Group, alpha_curve, at_rates, chance_collisions, combine, count_collisions
+from stages.merge.merge import _unsound, collect, derive
+from stages.merge.settings import KINDS, LOCALIZED, MERGED, MOVED, STITCHES, kind_of, read_localized
 from stages.text.models.label_model import LabelModel
 from stages.text.models.predicting import predict
 from stages.text.scores.predictions import read_predictions
@@ -31,7 +31,7 @@ TASKS, GROUP = [*SPECS], "both"
 
 
 def params(mode: str = "standard", **combination: object) -> SimpleNamespace:
-    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "strictness": [0.2, 0.6], "dev_max": 0, **combination})
+    search = SimpleNamespace(**{"alphas": [0.0, 0.5, 1.0], "strictness": [0.2, 0.6], "rates": [1e7, 1e4], "dev_max": 0, **combination})
     return SimpleNamespace(
         model=model_settings(mode),
         finetune=SimpleNamespace(train=["layers"]),
@@ -50,13 +50,14 @@ def mode(request, after_main) -> str:
     return mode
 
 
-def predicted(method: str, mode: str, **combination: object) -> dict[str, np.ndarray]:
+def predicted(method: str, mode: str, settings: dict | None = None, variant: str = MERGED, **combination: object) -> dict[str, np.ndarray]:
     chosen = params(mode, **combination)
     if localized := read_localized(method):
-        chosen.localizer = SimpleNamespace(**{localized[0]: localizer_settings(localized[0], steps=3)})
+        own = {"steps": 3} | (settings or {}).get(method, {})
+        chosen.localizer = SimpleNamespace(**{localized[0]: localizer_settings(localized[0], **own)})
     combine(method, GROUP, SEED, chosen, runtime())
     files = {task: paths.logits("combination", f"{GROUP}/{task}", SEED, method) for task in TASKS}
-    return {task: read_predictions(file).logits[task][MERGED] for task, file in files.items()}
+    return {task: read_predictions(file).logits[task][variant] for task, file in files.items()}
 
 
 def recorded(method: str) -> dict:
@@ -106,6 +107,39 @@ def test_a_localizer_named_with_a_share_has_its_own_masks_stitched_by_the_mean(m
     scores = {(row["task"], row["variant"]): row["score"] for row in rows}
     assert all(scores[task, LOCALIZED] == scores[task, GRAFTED] for task in TASKS)
     assert recorded("movement_0.1")["kind"] == LOCALIZED
+    assert all(scores[task, MOVED] == scores[task, LOCALIZED] for task in TASKS)
+    assert all([row["chosen"] for row in tried] == [True] for tried in recorded("movement_0.1")["searches"].values())
+
+
+def test_of_step_sizes_that_belong_to_a_model_the_loss_of_the_graft_on_the_training_rows_chooses(mode):
+    rates = [1e-9, 30.0, 1e6]
+    tied = {"stitch_0.1": {"rate_kind": "summed", "l1": 1e-7, "learning_rate": 1e6}}
+    every, alone = predicted("stitch_0.1", mode, rates=rates, settings=tied), {}
+    for tried in recorded("stitch_0.1")["searches"].values():
+        assert [row["rate"] for row in tried] == rates and sum(row["chosen"] for row in tried) == 1
+        best = min(tried, key=lambda row: row["graft_loss"])
+        assert best["chosen"] and best["graft_loss"] < max(row["graft_loss"] for row in tried)
+        assert all(row["crossed"] >= 0 and row["end"] is not None for row in tried)
+    chosen = {task: next(row["rate"] for row in tried if row["chosen"]) for task, tried in recorded("stitch_0.1")["searches"].items()}
+    for task, rate in chosen.items():
+        alone |= {task: predicted("stitch_0.1", mode, rates=[rate], settings=tied, variant=LOCALIZED)[task]}
+    again = predicted("stitch_0.1", mode, rates=rates, settings=tied, variant=LOCALIZED)
+    assert same(alone, again), "the chosen graft is that of its step size"
+    assert not same(every, predicted("stitch_0.1", mode, rates=rates[:1], settings=tied)), "control"
+    made = at_rates(localizer_settings("stitch", rate_kind="absolute", l1=1e-6, learning_rate=1e7), [1e7, 1e5])
+    assert [(one.learning_rate, one.l1) for one in made] == [(1e7, 1e-6), (1e5, 1e-4)], "what pulls against a step stays"
+    relative = localizer_settings("stitch", rate_kind="relative")
+    assert at_rates(relative, [1.0, 2.0]) == [relative]
+
+
+@pytest.mark.parametrize(("worse", "words"), [
+    ({}, ""), ({"end": 1.5}, "its search ends at a loss of 1.50, above its start, 1.00"),
+    ({"crossed": 1100}, "11 times as many parameters crossed into its masks as they may hold"),
+    ({"score": 0.2}, "its own grafts score 20.0%, those of equal size of what moved most 50.0%"), ({"start": None, "end": None, "crossed": None}, ""),
+])  # fmt: skip
+def test_a_rival_s_masks_that_were_not_found_are_none_to_compare_with(worse, words):
+    row = {"start": 1.0, "end": 0.5, "crossed": 100, "k": 100, "score": 0.6, "moved": 0.5, **worse}
+    assert _unsound(pd.DataFrame([row, row])) == words
 
 
 def test_consensus_adds_what_two_tasks_select_each_by_its_own_lambda(mode):

@@ -164,7 +164,7 @@ class MaskLogits:
         return settings.learning_rate / (settings.steps * measure)
 
     def rounded(self, k: int, rule: Literal["top_k", "threshold"]) -> GraftMask:
-        """The binary mask: the k highest logits, or (threshold) those above 0 among them.
+        """The binary mask: the k highest logits, or (threshold) those above 0 among them, of which its record has the number, `crossed`.
 
         Ranked by T, since sigmoid(T) saturates into ties; equal logits are ordered by movement.
         """
@@ -177,7 +177,10 @@ class MaskLogits:
                 self.region.shapes, partial(_moved_at, least), self.logits, self.pretrained, self.finetuned
             )
             above = torch.cat([above, best(self.region, moved, k - len(above))[1]])
-        return GraftMask.from_region_indices(self.region, above)
+        mask = GraftMask.from_region_indices(self.region, above)
+        if rule == "top_k":
+            return mask
+        return replace(mask, record={"crossed": sum(int((part > 0).sum()) for part in self.logits.values())})
 
 
 def _gradient(
@@ -290,4 +293,4 @@ def learn_mask(
         start.blend_into(weights)
         history.add(settings.steps, whole_loss=watched.loss())
     _, step, mask = better(settings.steps)
-    return replace(mask, record={"rule": settings.rule, "step": step, **history.record(watched.whole)})
+    return replace(mask, record={"rule": settings.rule, **mask.record, "step": step, **history.record(watched.whole)})
