@@ -1,7 +1,9 @@
 """Exact differences and their chains, masks of scores, edits, several patches in one batch, updates by the names of files."""
 
 import copy
+import errno
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -297,7 +299,19 @@ def test_the_file_of_a_mixture_of_experts_takes_updates_by_its_own_names(kind, t
     assert {update.name for update in patch.updates()} <= {*dict(base.named_parameters()), *dict(base.named_buffers())}
 
 
-def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_path, capsys):
+@pytest.mark.parametrize("copies", ["all that is asked for", "a part, and then nothing", "nothing", "not between such files"])
+def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_path, capsys, monkeypatch, copies):
+    system, calls = getattr(os, "copy_file_range", lambda *_: 0), []
+
+    def copy(source: int, target: int, count: int, start: int, to: int) -> int:
+        calls.append(count)
+        if copies.startswith("not"):
+            raise OSError(errno.EXDEV, "of two kinds")
+        if copies == "nothing" or (copies.startswith("a part") and len(calls) % 2 == 0):
+            return 0
+        return system(source, target, count if copies.startswith("all") else 1 + count // 3, start, to)
+
+    monkeypatch.setattr(os, "copy_file_range", copy, raising=False)
     tuned = moved(llama, 5, 0.1)
     for model, name in ((llama, "base"), (tuned, "tuned")):
         model.save_pretrained(tmp_path / name)
@@ -305,7 +319,7 @@ def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_pa
     main(["apply", str(tmp_path / "step"), "--base", str(tmp_path / "base"), "--to", str(tmp_path / "made")])
     made, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "tuned"))
     assert made.keys() == wanted.keys() and all(as_bits(made[name]).equal(as_bits(wanted[name])) for name in wanted)
-    assert "makes the state" in capsys.readouterr().out
+    assert "makes the state" in capsys.readouterr().out and len(calls) >= len(made)
 
 
 OTHERS = ("lm_eval", "fusion_bench")

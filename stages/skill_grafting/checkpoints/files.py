@@ -218,6 +218,12 @@ class Named(Mapping):
         """The names in the files of what a tensor is made of."""
         return [span.name for span in self.spans[name]]
 
+    def whole(self, name: str) -> Stored | None:
+        """Where a tensor lies in a file, if it is all of one there."""
+        [span, *more] = self.spans[name]
+        stored = self.checkpoint.files[span.name]
+        return stored if not more and (span.start, span.stop) == (0, prod(stored.shape)) else None
+
     def dtypes(self, name: str) -> set[str]:
         """The types that a tensor has in the files."""
         return {self.checkpoint.files[stored].dtype for stored in self.stored(name)}

@@ -1,22 +1,25 @@
 """Checkpoints written a piece at a time, in the files that another one has: what is written need never be in memory at once."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from mmap import mmap
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
+from ..grafting.apply import put_at
 from ..grafting.region import Tensors, outline
 from ..grafting.select import pieces_of
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from ..support.errors import ModelError
 from ..support.io import read_json, write_json
-from .files import Checkpoint
+from .files import Checkpoint, Stored
 from .folders import CONFIG, INDEX
 
 # types as safetensors calls them, in the order in which its files have them
@@ -38,6 +41,8 @@ OTHER_FILES = (
 MODULE_FILES = (CONFIG, WEIGHTS)
 # a file of settings or a vocabulary is smaller
 LARGEST = 2**28
+# bytes that are copied at once
+PART = 2**24
 
 
 def copy_beside(checkpoint: Checkpoint, folder: Path) -> None:
@@ -83,7 +88,7 @@ class TensorFiles:
         """Make the files; `tensors` have the types and shapes, and ModelError is raised for a type that safetensors hasn't."""
         self._places: dict[str, tuple[BinaryIO, int]] = {}
         self._opened = ExitStack()
-        kinds = {name: outline(tensors, name) for names in files.values() for name in names}
+        self._kinds = kinds = {name: outline(tensors, name) for names in files.values() for name in names}
         if strange := [name for name, kind in kinds.items() if kind.dtype not in TYPES]:
             raise ModelError(f"{strange[0]} is {kinds[strange[0]].dtype}, which can't be written")
         for file, names in files.items():
@@ -106,6 +111,23 @@ class TensorFiles:
         file.seek(first + start * values.itemsize)
         file.write(values.contiguous().view(-1).view(torch.uint8).numpy().data)
 
+    def copy_bytes(self, name: str, stored: Stored) -> None:
+        """Copy the tensor of a name from a file that has it in these very bytes."""
+        file, first = self._places[name]
+        file.flush()
+        with stored.file.path.open("rb") as source:
+            _copy_range(source, file, stored.start, first, stored.stop - stored.start)
+
+    def put_at(self, name: str, indices: Tensor, values: Tensor) -> None:
+        """Write values to flat indices of a tensor that is there."""
+        file, first = self._places[name]
+        file.flush()
+        with mmap(file.fileno(), 0) as mapped:
+            kind = self._kinds[name]
+            there = torch.frombuffer(mapped, dtype=kind.dtype, count=kind.numel(), offset=first)
+            put_at(there, indices, values)
+            del there  # or the mapping can't be closed
+
     def copy(self, name: str, tensors: Tensors) -> None:
         """Write the tensor of a name, a piece at a time."""
         start = 0
@@ -123,7 +145,21 @@ class TensorFiles:
             header[name] = {"dtype": TYPES[kind.dtype], "shape": [*kind.shape], "data_offsets": [starts[name], end]}
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
-        file = self._opened.enter_context(path.open("wb"))
+        file = self._opened.enter_context(path.open("w+b"))
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
         self._places |= {name: (file, 8 + len(text) + start) for name, start in starts.items()}
+
+
+def _copy_range(source: BinaryIO, target: BinaryIO, start: int, to: int, count: int) -> None:
+    """Copy bytes between files, by the system itself where it can."""
+    try:
+        while count and (done := os.copy_file_range(source.fileno(), target.fileno(), min(count, PART), start, to)):
+            start, to, count = start + done, to + done, count - done
+    except (AttributeError, OSError):  # another system, or files of two kinds
+        pass
+    source.seek(start)
+    target.seek(to)
+    while count:
+        target.write(part := source.read(min(count, PART)))
+        count -= len(part)

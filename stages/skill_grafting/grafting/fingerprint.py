@@ -6,10 +6,13 @@ is made each time.
 """
 
 import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 
 import torch
 import xxhash
+from torch import Tensor
 
 from .region import Region, Tensors, outline
 from .select import Scratch, pieces_of
@@ -52,18 +55,27 @@ def differing(known: str, region: Region, tensors: Tensors) -> list[str]:
 
 
 def _hashes(region: Region, tensors: Tensors, exact: "hashlib._Hash | None" = None) -> dict[str, bytes]:
-    """The faster hash of each tensor; the exact one of all is updated on the way."""
-    hashes, scratch = {}, Scratch()
-    for name, shape in region.shapes.items():
-        title = f"{name}{list(shape)}"
-        fast = xxhash.xxh3_128(f"{title}{outline(tensors, name).dtype}".encode())
-        if exact is not None:
-            exact.update(title.encode())
-        for (piece,) in pieces_of(name, tensors):
-            values = piece.detach().cpu().contiguous().reshape(-1)
-            fast.update(values.view(torch.uint8).numpy())
+    """The faster hash of each tensor; the exact one of all is updated on the way, which takes as long as reading and is done beside it."""
+    hashes, spare, given = {}, [Scratch(), Scratch()], deque[Future](maxlen=2)
+    with ThreadPoolExecutor(1) as beside:
+
+        def update(values: Tensor) -> None:
+            if len(given) == 2:  # what lies in the older of both scratches is taken
+                given[0].result()
+            if values.itemsize < 4 and values.is_floating_point():
+                spare[0], spare[1] = spare[1], spare[0]
+                values = spare[0]("wide", values, torch.float32).copy_(values)
+            given.append(beside.submit(exact.update, values.numpy()))
+
+        for name, shape in region.shapes.items():
+            title = f"{name}{list(shape)}"
+            fast = xxhash.xxh3_128(f"{title}{outline(tensors, name).dtype}".encode())
             if exact is not None:
-                narrow = values.itemsize < 4 and values.is_floating_point()
-                exact.update((scratch("wide", values, torch.float32).copy_(values) if narrow else values).numpy())
-        hashes[name] = fast.digest()
+                given.append(beside.submit(exact.update, title.encode()))
+            for (piece,) in pieces_of(name, tensors):
+                values = piece.detach().cpu().contiguous().reshape(-1)
+                fast.update(values.view(torch.uint8).numpy())
+                if exact is not None:
+                    update(values)
+            hashes[name] = fast.digest()
     return hashes

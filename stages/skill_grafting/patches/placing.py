@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.layouts import named_as, require_sizes, skeleton
+from ..checkpoints.writing import TensorFiles
 from ..grafting.apply import holds, put_at, write
 from ..grafting.fingerprint import differing, fingerprint
 from ..grafting.region import Tensors, named_weights, outline
@@ -87,6 +88,15 @@ class PatchedTensors:
             files.setdefault(self.base.file_of(name), []).append(name)
         files[[*files][-1]] += [name for name in self.whole if name not in self.base]
         return files
+
+    def write(self, files: TensorFiles, name: str) -> None:
+        """Write the tensor of a name: the bytes of the base's file with other values in some places, where the type stays."""
+        stored = None if name in self.whole else self.base.whole(name)
+        if stored is None or self.outline(name).dtype != self.base.outline(name).dtype:
+            return files.copy(name, self)
+        files.copy_bytes(name, stored)
+        if name in self.changes:
+            files.put_at(name, *self.changes[name])
 
     def outline(self, name: str) -> Tensor:
         """A tensor of the type and shape of that of a name."""
@@ -172,8 +182,9 @@ def _changes_in_files(patch: PatchContent, named: Named) -> dict[str, tuple[Tens
         for stored, at, which in named.places(name, indices):
             parts.setdefault(stored, []).append((at, patch.values[name][which]))
     joined = {stored: [torch.cat(column) for column in zip(*found, strict=True)] for stored, found in parts.items()}
-    orders = {stored: at.argsort() for stored, (at, _) in joined.items()}
-    return {stored: (at[orders[stored]], values[orders[stored]]) for stored, (at, values) in joined.items()}
+    # what lies in one piece has its indices in order
+    orders = {stored: joined[stored][0].argsort() for stored, found in parts.items() if len(found) > 1}
+    return joined | {stored: tuple(column[order] for column in joined[stored]) for stored, order in orders.items()}
 
 
 def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
