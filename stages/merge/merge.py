@@ -110,6 +110,7 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         "rivals": _rivals(scores, frames["searches"]),
         "searches": frames["searches"].assign(
             model=frames["searches"].method.map(labels),
+            step=frames["searches"].rate.map("{:.0e}".format, na_action="ignore"),
             change=frames["searches"].end - frames["searches"].start,
             budgets=frames["searches"].crossed / frames["searches"].k,
         ),
