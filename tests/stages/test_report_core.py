@@ -18,8 +18,9 @@ from stages.workflow.report.claims import Verdict, families, judge, of_few_tasks
 from stages.workflow.report.formats import Template, fall, points
 from stages.workflow.report.plots import draw_all
 from stages.workflow.report.publish import claims_text, headline, markdown
-from stages.workflow.report.spec import NAMES, Spec, SpecError, load_frames, read_spec
+from stages.workflow.report.spec import NAMES, Cell, Spec, SpecError, load_frames, read_spec
 from stages.workflow.report.stats import estimate, holm, source_of
+from stages.workflow.report.tables import aggregate
 from stages.workflow.stage.settings import load_all
 
 ROOT = Path(__file__).parents[2]
@@ -492,3 +493,9 @@ def test_a_name_that_is_not_there_is_one_line_with_file_key_and_the_nearest(old,
         frames = {"rows": frame(x=(0.5, 0.7), y=(0.1, 0.2))}
         markdown(made, frames), headline(made, frames), [*draw_all(made, frames)]
     assert re.match(f"report.yaml: {problem}", str(raised.value)) and "\n" not in str(raised.value)
+
+
+def test_a_mean_over_tasks_is_one_of_tasks_however_many_seeds_each_has():
+    rows = pd.DataFrame({"task": ["a", "a", "a", "b"], "seed": [1, 2, 3, 1], "score": [0.0, 0.0, 0.0, 1.0]})
+    assert aggregate(Cell(percent="score", over=["task"]), rows).mean == 0.5
+    assert aggregate(Cell(percent="score"), rows).mean == 0.25, "control"
