@@ -144,7 +144,7 @@ def _facts(rows: pd.DataFrame, memory: pd.DataFrame, published: list[str]) -> pd
         "orders": counts(order=memory.order.nunique()),
         "of_seeds": counts(seed=memory.seed.nunique()),
         "test_rows": " to ".join(dict.fromkeys(f"{n:g}" for n in (lengths.min(), lengths.max()))),
-        "strengths": ", ".join(f"{strength:g}, {counts(order=number)}" for strength, number in chosen.value_counts(sort=False).items()),
+        "strengths": ", ".join(f"{strength:g} in {counts(order=number)}" for strength, number in chosen.value_counts(sort=False).items()),
         "published": ", ".join(name for name in published if name in {*rows.task}),
         "taken": f"{100 * (1 - (followed.own / followed.region).mean()):.1f}" if len(followed) else "",
     }])  # fmt: skip
