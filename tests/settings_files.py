@@ -31,7 +31,7 @@ START = {
     "calibration": {"wise_alphas": [0.0, 0.5, 1.0], "graft_alphas": [0.5]},
     "ood": {"sets": {"movies": ["products", "tweets"]}, "test_max": 250, "leaks": "drop"},
     "summary": {"least_gain": 0.05},
-    **{name: {"tasks": None} for name in ("study", "readout", "peft", "trajectory", "multitask", "fim", "surgery", "talos")},
+    **{name: {"tasks": None} for name in ("study", "readout", "peft", "trajectory", "compression", "multitask", "fim", "surgery", "talos")},
     "merge": {"groups": {"everything": None}},
     "order": {"domain_last": ["products", "tweets", "domain"], "domain_first": ["domain", "tweets", "products"]},
     "sequence": {"orders": ["domain_last", "domain_first"]},

@@ -76,6 +76,17 @@ class TrajectoryParams(Section):
     checkpoints: Checkpoints
 
 
+class CompressionParams(Section):
+    tasks: Tasks
+    bytes: list[Annotated[int, Field(ge=100)]]
+    forms: list[Literal["learned", "movement", "svd", "one_bit"]]
+
+    @property
+    def on(self) -> bool:
+        """Whether there is anything to measure of a task."""
+        return bool(self.bytes and self.forms)
+
+
 class Settings(sections.Settings):
     """Those of the main pipeline and, below, the sections of this one's params.yaml."""
 
@@ -87,13 +98,14 @@ class Settings(sections.Settings):
     peft: PeftParams
     paradigm: ParadigmParams
     trajectory: TrajectoryParams
+    compression: CompressionParams
 
 
 # what fine-tunes anew needs no anchor, so paradigms may be of any task
 TASKS = (
     Choice("study.tasks"),
     Choice("paradigm.tasks"),
-    *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory")),
+    *(Choice(f"{section}.tasks", "study.tasks") for section in ("readout", "peft", "trajectory", "compression")),
 )
 
 

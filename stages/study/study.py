@@ -37,6 +37,7 @@ from stages.workflow.records import (
 )
 from stages.workflow.report.publish import publish
 from stages.workflow.report.spec import Frames
+from stages.workflow.report.stats import FEWEST
 from stages.workflow.stage.decorator import stage
 
 # stage -> the axes that name the folders below metrics/<stage>, and then the file
@@ -48,10 +49,12 @@ AXES: dict[str, tuple[str, ...]] = {
     "peft": ("method", "seed", "task"),
     "paradigm": ("paradigm", "seed", "task"),
     "trajectory": ("seed", "task"),
+    "compression": ("seed", "task"),
 }
 SCORE_COLUMNS = ["score", "accuracy", "f1", "ece", "agreement", "retained", "gain", "loss"]
 NUMBERS = [
     "sparsity", "alpha", "step", "n", "accuracy_se", "selected", "graftable", "model_parameters", "trained", "constant",
+    "bytes", "used", "explained",
 ]  # fmt: skip
 TEXTS = ["task", "seed", "test_set", "where", "variant", "localizer", "readout", "method", "paradigm"]
 # of a record as a whole
@@ -90,6 +93,7 @@ def cells_of(params: Settings) -> dict[str, list[Cell]]:
         "peft": [params.peft.methods, params.peft.tasks],
         "paradigm": [params.paradigm.paradigms, params.paradigm.tasks],
         "trajectory": [params.trajectory.tasks],
+        "compression": [params.compression.tasks if params.compression.on else []],
     }
     return {
         stage: grid(**dict(zip(AXES[stage], [*axes, params.seeds, last], strict=True)))
@@ -196,6 +200,7 @@ def derive(frames: Frames) -> Frames:
         "bound": bounds(frames), "saturation": saturation(frames, least), "fish": fish_overlaps(frames),
         "regions": region_overlaps(frames), "places": places(frames),
         "course": _course(frames["trajectory"]), "ways": _ways(frames["paradigm"]),
+        "compressed": compressed(frames),
     }  # fmt: skip
     frames |= {
         "paper": _published(frames), "shares": _shares(frames["places"]), "curves": _curves(frames),
@@ -501,6 +506,22 @@ def _ways(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(region=100 * rows.sparsity.where(rows.variant == GRAFTED, 1.0))
 
 
+def compressed(frames: Frames) -> pd.DataFrame:
+    """Forms of the task vector by `budget`, beside the pretrained model, which takes no bytes, and the whole task vector in float32.
+
+    `least`: the smallest budget.
+    """
+    rows, ends = _tested(frames["compression"]), _tested(frames["anchor"])
+    ends = ends[ends.variant.isin([*ENDS]) & ends.task.isin(rows.task)]
+    size = 4 * ends.graftable * ends.variant.map(ENDS).astype(float)
+    ends = ends.assign(bytes=size, used=size, explained=ends.variant.map(ENDS).astype(float))
+    learned = rows[rows.variant == LEARNED].set_index([*CELL, "bytes"]).retained.rename(LEARNED)
+    less = (rows.retained - rows.join(learned, on=[*CELL, "bytes"])[LEARNED]).where(rows.variant != LEARNED)
+    rows = rows.assign(least=rows.bytes == rows.bytes.min(), less_learned=less)
+    rows = pd.concat([rows, ends.assign(least=False)], ignore_index=True).sort_values("bytes", kind="stable")
+    return rows.assign(kilobytes=rows.bytes / 1000, budget=(rows.bytes / 1000).map("{:,g} kB".format))
+
+
 def _tradeoff(frames: Frames) -> pd.DataFrame:
     """Scores on the own and on other test sets, columns id and ood, by `model` and the `point` along its line, of tasks that all have."""
     sweep, wise = frames["sweep"], frames["wise"]
@@ -532,7 +553,15 @@ def _facts(frames: Frames, least: float) -> dict[str, str]:
     return texts | {
         "off": off, "left_out": left_out(_tested(frames["anchor"], variant=FINETUNED).gain, least), "middle": _no_middle(frames),
         "shifts": shifts_in_words(_tested(frames["grafts"], "ood")), "search": search_in_words(frames["run"]),
+        "few_compressed": _few(frames["compression"].task.nunique()),
     }  # fmt: skip
+
+
+def _few(tasks: int) -> str:
+    """That there is no interval over so few tasks; empty of more, and of none."""
+    return (
+        f"{counted(tasks, 'task')}, fewer than {FEWEST}, allow no interval and no verdict" if 0 < tasks < FEWEST else ""
+    )
 
 
 def _no_middle(frames: Frames) -> str:

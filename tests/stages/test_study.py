@@ -21,11 +21,12 @@ from skill_grafting.localizers.movement import movement_mask
 from skill_grafting.support.errors import DataError, ModelError, ParamsError
 from skill_grafting.support.io import read_json, write_json
 from stages.study.bound import lacking, log_all_regions, log_models, variance_term
+from stages.study.compression import PIECES, compress, fitting, pieces, summed
 from stages.study.paradigm import finetune_and_graft, settings_of
 from stages.study.peft import METHODS, attach, plans_of, train_efficiently, trained_parameters
 from stages.study.readout import own_grid, read, read_out
 from stages.study.settings import Checkpoints, PeftTraining
-from stages.study.study import bitfit, bounds, region_overlaps
+from stages.study.study import bitfit, bounds, compressed, region_overlaps
 from stages.study.sweep import sweep
 from stages.study.trajectory import Trace, due_steps, trace
 from stages.text.models.label_model import LabelModel
@@ -544,6 +545,79 @@ def test_one_seed_gives_one_result_and_another_seed_another(make_cell, method):
     assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
 
 
+# --- Forms of the task vector
+
+EVERYTHING = 10**9  # bytes
+
+
+def task_vector() -> dict[str, Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=draws) for name, shape in {"bias": (9,), "wide": (7, 12), "tall": (12, 5)}.items()}
+
+
+def kept(form: str, moved: dict[str, Tensor], budget: int) -> dict[str, Tensor]:
+    return summed(fitting(pieces(form, moved, EVERYTHING), budget), moved)
+
+
+def squared(values: dict[str, Tensor]) -> float:
+    return sum(float(part.square().sum()) for part in values.values())
+
+
+def test_where_everything_fits_the_task_vector_comes_out_as_exactly_as_the_form_can():
+    moved, close = task_vector(), {"rtol": 2e-3, "atol": 2e-3}  # of float16
+    full = sum(piece.bytes for piece in pieces("svd", moved, EVERYTHING))
+    assert full == 2 * (7 * (7 + 12) + 5 * (12 + 5) + 9)
+    for name, values in kept("svd", moved, full).items():
+        torch.testing.assert_close(values, moved[name], **close)
+    alike = {"wide": 0.375 * moved["wide"].sign()}
+    assert same(kept("one_bit", alike, 84 // 8 + 1 + 4), alike) and not same(kept("one_bit", alike, 84 // 8 + 4), alike)
+    for form, budget in (("svd", full - 1), ("one_bit", EVERYTHING)):
+        assert not all(torch.allclose(values, moved[name], **close) for name, values in kept(form, moved, budget).items()), "control"
+
+
+@pytest.mark.parametrize("form", PIECES)
+def test_no_budget_is_exceeded_and_a_larger_one_explains_no_less(form):
+    moved, before, worse = task_vector(), 0.0, 0
+    for budget in range(0, 600, 7):
+        found = fitting(pieces(form, moved, EVERYTHING), budget)
+        explained = sum(piece.explained for piece in found)
+        assert sum(piece.bytes for piece in found) <= budget and explained >= before
+        made = summed(found, moved)
+        left = {name: values - made[name] for name, values in moved.items()}
+        assert squared(moved) - squared(left) == pytest.approx(explained, rel=1e-2, abs=1e-6), "as each piece says"
+        assert same(kept(form, moved, budget), kept(form, moved, budget))
+        before, room, first = explained, budget, 0.0
+        for piece in pieces(form, moved, EVERYTHING):  # as they come
+            if piece.bytes <= room:
+                first, room = first + piece.explained, room - piece.bytes
+        worse += first < explained - 1e-6
+    assert worse, "control: the order matters"
+
+
+def test_the_record_of_the_forms_of_a_task_vector(cell):
+    sizes, forms = [2000, EVERYTHING], ["learned", "movement", "svd", "one_bit"]
+    asked = SimpleNamespace(bytes=sizes, forms=forms)
+    said = [*compress(TASK, SEED, params("prompt", compression=asked), runtime())]
+    record, predictions = record_of("compression")
+    logits, finetuned = predictions.logits[TASK], read_predictions(paths.logits("anchor", TASK, SEED)).logits[TASK][FINETUNED]
+    rows = {(row["variant"], row["bytes"]): row for row in record["rows"]}
+    assert [*rows] == [*product(forms, sizes)] and len(said) == len(rows) == len(record["rows"])
+    assert all(row["n"] == 200 and 0 < row["used"] <= row["bytes"] for row in rows.values())
+    for name in ("learned", "movement"):
+        assert rows[name, 2000]["used"] == 2000 and rows[name, EVERYTHING]["used"] == 8 * cell.region.size
+        np.testing.assert_array_equal(logits[f"{name}_{EVERYTHING}"], finetuned)
+        assert not np.array_equal(logits[f"{name}_2000"], finetuned), "control"
+    small = movement_mask(cell.pretrained(), cell.finetuned(), cell.region, 250)
+    [(_, _, stored)] = swept("movement", share := 250 / cell.region.size)
+    beside = read_predictions(paths.logits("sweep", TASK, SEED, "movement", str(share))).logits[TASK][GRAFTED]
+    assert stored.mask.equals(small) and np.array_equal(logits["movement_2000"], beside), "the graft that the sweep makes"
+    np.testing.assert_allclose(logits[f"svd_{EVERYTHING}"], finetuned, atol=0.02)
+    assert np.abs(logits["svd_2000"] - finetuned).max() > 0.02 < np.abs(logits[f"one_bit_{EVERYTHING}"] - finetuned).max(), "control"
+    shares = {key: row["explained"] for key, row in rows.items()}
+    assert shares["movement", EVERYTHING] == 1 and shares["svd", EVERYTHING] == pytest.approx(1, abs=1e-4)
+    assert all(0 < shares[form, 2000] < shares[form, EVERYTHING] for form in forms)
+
+
 # --- The generalization bound: the paper's formula
 
 SMALL = log_models(5)
@@ -609,6 +683,22 @@ def test_bitfit_is_of_all_biases():
         for size, n in sizes.items()
     ]
     assert [*bitfit(pd.DataFrame(rows)).sparsity] == [0.01], "10 of 10 may be some of them, 60 of 100 are all"
+
+
+def test_forms_of_a_task_vector_stand_between_none_of_it_and_all_of_it():
+    shared = {"task": "one", "seed": 13, "where": "id", "graftable": 1000.0}
+    rows = [
+        shared | {"variant": name, "bytes": size, "used": size - 1, "retained": share}
+        for name, size, share in (("learned", 400, 0.7), ("svd", 400, 0.9), ("svd", 4000, 1.0))
+    ]
+    ends = [shared | {"task": task, "variant": name, "retained": 0.5} for task in ("one", "two") for name in ("pretrained", "finetuned", "pruned")]
+    found = compressed({"compression": pd.DataFrame(rows), "anchor": pd.DataFrame(ends)})
+    assert [*zip(found.variant, found.budget, found.used, strict=True)] == [
+        ("pretrained", "0 kB", 0), ("learned", "0.4 kB", 399), ("svd", "0.4 kB", 399), ("svd", "4 kB", 3999), ("finetuned", "4 kB", 4000),
+    ]  # fmt: skip
+    assert {*found.task} == {"one"}, "control: the other task has no forms"
+    assert [*found[found.least].variant] == ["learned", "svd"]
+    assert found.less_learned.dropna().tolist() == pytest.approx([0.2]), "of the same bytes alone"
 
 
 def test_regions_are_compared_between_tasks_and_between_seeds_of_one():
