@@ -50,7 +50,7 @@ KNOWN = {
     **dict.fromkeys(["grafted", "graft", "grafting", "learned", "learned graft", "learned mask", "graft by size"], GRAFT),
     **dict.fromkeys(["movement_grafted", "movement", "lota"], MOVED),
     **dict.fromkeys(["random", "chance", "by chance"], CHANCE),
-    **dict.fromkeys(["wise_ft", "WiSE-FT"], LINE),
+    **dict.fromkeys(["wise_ft", "WiSE-FT", "one_bit"], LINE),
 }  # fmt: skip
 SETTINGS = {
     "font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
