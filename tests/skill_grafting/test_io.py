@@ -72,10 +72,18 @@ def test_of_two_writers_of_a_folder_one_wins_with_the_whole_of_it(tmp_path, monk
             write("other")
         return real(path, target)
 
-    real, turns = Path.replace, {"first": True}
+    def others_meanwhile(path, mode):
+        if turns.pop("looked", None):
+            write("other")
+            return False
+        return look(path, mode)
+
+    real, look, turns = Path.replace, os.access, {"first": True, "looked": True}
     write("before")
     monkeypatch.setattr(Path, "replace", others_first)
+    monkeypatch.setattr(os, "access", others_meanwhile)
     write("mine")
+    assert not turns
     assert [(tmp_path / "old" / part).read_text() for part in "ab"] == ["mine", "mine"]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, "abcdefgh" * 5))

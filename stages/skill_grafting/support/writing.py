@@ -55,12 +55,16 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
 def _require_replaceable(target: Path) -> None:
     """Raise StorageError for what is more than a file of somebody's own: root can replace a device of the machine."""
     try:
-        mode = target.lstat().st_mode
+        found = target.lstat()
     except OSError:  # nothing there, or no place at all, which shows in writing
         return
+    mode = found.st_mode
     what = "a link" if stat.S_ISLNK(mode) else "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "no regular file"
-    if not what and not (mode & WRITABLE and os.access(target, os.W_OK)):
+    if not what and not mode & WRITABLE:
         what = "read-only"
+    if not what and not os.access(target, os.W_OK):
+        with contextlib.suppress(OSError):  # what another writer has moved away meanwhile is not read-only
+            what = "read-only" if os.path.samestat(found, target.lstat()) else ""
     if what:
         raise StorageError(f"{target}: is {what}, and so not replaced; remove it or choose another name")
 
