@@ -1,6 +1,7 @@
 """The command `graft`: what inspect says, how mistakes are told, and that nothing is overwritten."""
 
 import errno
+import gc
 import json
 import os
 import resource
@@ -52,12 +53,15 @@ def test_a_command_that_the_limit_of_memory_ends_says_so_in_one_line(tmp_path, c
     ]  # fmt: skip
     for words in calls:
         graft(*words, "--to", tmp_path / words[0])  # the control
-    limits, pages = resource.getrlimit(resource.RLIMIT_AS), int(Path("/proc/self/statm").read_text().split()[0])
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**23, limits[1]))
-        said = [refused(capsys, *words, "--to", tmp_path / "again") for words in calls]
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+    limits, said = resource.getrlimit(resource.RLIMIT_AS), []
+    for words in calls:
+        gc.collect()  # what earlier tests and calls left behind would be room for this one
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**23, limits[1]))
+            said.append(refused(capsys, *words, "--to", tmp_path / "again"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
     assert all("there is not enough memory" in line for line in said), said
 
 
