@@ -26,17 +26,11 @@ class Trace:
     """Results of learning a sequence, by task.
 
     logits: task last learned -> (n, labels), in the order of learning, from the task's own step on.
-    facts: the task's training, and the memory kept after its step.  dev: its accuracy on dev after the last step.
+    facts: the task's training, and the memory kept after its step.
     """
 
     logits: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    dev: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def mean_dev(self) -> float:
-        """The mean accuracy on dev over the tasks, at the end."""
-        return sum(self.dev.values()) / len(self.dev)
 
 
 def run_sequence(method: str, order: str, seed: int, params: Settings, machine: Runtime) -> str:
@@ -44,13 +38,16 @@ def run_sequence(method: str, order: str, seed: int, params: Settings, machine: 
 
     Raises RuntimeError if grafting changes any prediction of an earlier task.
     """
-    tasks, title, traces = params.order[order], f"sequence {method} {order} {seed}", []
+    tasks, title, traces, tried = params.order[order], f"sequence {method} {order} {seed}", [], []
     choices = METHODS[method].choices(getattr(params.method, method))
     for settings in choices:
         sequence = TaskSequence.open(tasks, seed, params, machine)
-        traces.append(learn_in_order(METHODS[method](sequence, settings), title, params.sequence.test_max))
-    done = max(traces, key=lambda trace: trace.mean_dev)  # the first of equals
-    tried = [{"settings": one.model_dump(), "dev": trace.mean_dev} for one, trace in zip(choices, traces, strict=True)]
+        learner = METHODS[method](sequence, settings)
+        traces.append(learn_in_order(learner, title, params.sequence.test_max))
+        if len(choices) > 1:
+            tried.append({"settings": settings.model_dump(), "dev": mean_on_dev(learner)})
+    scores = [one["dev"] for one in tried] or [0.0]
+    done = traces[scores.index(max(scores))]  # the first of equals
     if method == "grafting":
         require_unchanged(done)
     ends = []
@@ -58,7 +55,7 @@ def run_sequence(method: str, order: str, seed: int, params: Settings, machine: 
         predictions = predictions_of(task, sequence, done)
         rows = step_rows(predictions, sequence, params.calibration.bins)
         header = {"method": method, "order": order, "seed": seed, "task": task, "place": place, "tasks": tasks}
-        header |= {"tried": tried} if len(tried) > 1 else {}
+        header |= {"tried": tried} if tried else {}
         write_record("sequence", (method, order), {**header, **done.facts[task]}, predictions, rows)
         accuracies = [row["accuracy"] for row in rows if row["step"]]
         ends.append(f"{task} {accuracies[0]:.3f} -> {accuracies[-1]:.3f}")
@@ -80,10 +77,17 @@ def learn_in_order(learner: Naive, title: str, test_max: int) -> Trace:
             memory = {"kept_bytes": learner.kept(), "model_bytes": sequence.model_bytes()}
             point = {"batch_size": sequence.chosen[task]["batch_size"], "steps": sequence.steps(task)}
             done.facts[task] = {"training": {**point, **training}, **memory, **learner.facts(task)}
-    for task, rows in sequence.rows.items():
-        learner.recall(task)
-        done.dev[task] = accuracy_and_loss(sequence.view(task), sequence.view(task).encode(rows["dev"]))[0]
     return done
+
+
+def mean_on_dev(learner: Naive) -> float:
+    """The mean accuracy on dev over the tasks that were learned."""
+    sequence, accuracies = learner.sequence, []
+    for task in sequence.learned:
+        learner.recall(task)
+        view = sequence.view(task)
+        accuracies.append(accuracy_and_loss(view, view.encode(sequence.rows[task]["dev"]))[0])
+    return sum(accuracies) / len(accuracies)
 
 
 def require_unchanged(done: Trace) -> None:

@@ -118,11 +118,9 @@ class Group:
         moved, searches = {}, {}
         if kind_of(method) == LOCALIZED:
             found = {task: localized(method, task, seed, params, machine) for task in tasks}
-            grafts, moved = (
-                [graft for graft, _, _ in found.values()],
-                {task: moved for task, (_, moved, _) in found.items()},
-            )
-            searches = {task: tried for task, (_, _, tried) in found.items()}
+            grafts = [graft for graft, _, _ in found.values()]
+            moved = {task: graft for task, (_, graft, _) in found.items()}
+            searches = {task: rows for task, (_, _, rows) in found.items()}
         else:
             grafts = [read_mask_for(paths.mask("learned", task, seed), pretrained, anatomy.name) for task in tasks]
         models = {
@@ -140,18 +138,17 @@ def localized(
     """
     name, share = read_localized(method)
     cell = GraftCell.open(task, seed, params.model, params.graft.region, machine)
-    loss, chosen, rows = cell.objective(), None, []
+    loss, tried = cell.objective(), []
     for localizer in at_rates(getattr(params.localizer, name), params.combination.search.rates):
         mask = cell.masks(localizer, [share], "combination.methods", loss, cell.draws(name))[share]
         graft_into(loss.weights, cell.pretrained, cell.finetuned, mask)
-        rows.append({**_search(localizer, mask), "k": mask.region.budget(share), "graft_loss": loss.loss()})
-        if chosen is None or rows[-1]["graft_loss"] < chosen[0]:
-            chosen = rows[-1]["graft_loss"], mask, rows[-1]
-    chosen[2]["chosen"] = True
-    moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, cell.region.budget(share))
+        tried.append(({**_search(localizer, mask), "k": cell.region.budget(share), "graft_loss": loss.loss()}, mask))
+    row, chosen = min(tried, key=lambda one: one[0]["graft_loss"])
+    row["chosen"] = True
+    moved = movement_mask(cell.pretrained, cell.finetuned, cell.region, row["k"])
     header = {**cell.origin(), "mode": params.model.mode}
-    grafts = [StoredMask(mask, cell.values_at(mask), cell.head, header) for mask in (chosen[1], moved)]
-    return *grafts, rows
+    grafts = [StoredMask(mask, cell.values_at(mask), cell.head, header) for mask in (chosen, moved)]
+    return *grafts, [row for row, _ in tried]
 
 
 def at_rates(localizer: Localizer, rates: Sequence[float]) -> list[Localizer]:
