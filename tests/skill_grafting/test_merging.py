@@ -405,8 +405,37 @@ def test_the_highest_of_parts_are_those_of_all(kind):
     numbers = torch.randn(900, generator=torch.Generator().manual_seed(1), dtype=kind).abs()
     numbers[::7] = numbers[0]
     numbers[3], numbers[5::50] = torch.inf, 0.0
-    for k in (1, 2, 77, 300, 899, 900):
+    above, ks = int((numbers > 0).sum()), (1, 2, 77, 300, 800)
+    found = kth_highest(lambda: ([part] * len(ks) for part in numbers.split(100)), ks, kind)
+    for k, least in zip(ks, found, strict=True):
         highest = numbers.sort(descending=True).values[:k]
-        found = kth_highest(lambda: numbers.split(100), k, kind)
-        assert found == (highest[-1].item(), int((highest == highest[-1]).sum()))
-    assert kth_highest(lambda: numbers.split(100), 901, kind) == (0.0, 0)
+        assert least == (highest[-1].item(), int((highest == highest[-1]).sum()))
+    ends = kth_highest(lambda: ([part] * 4 for part in numbers.split(100)), (0, above, above + 1, 901), kind)
+    assert ends == [(torch.inf, 0), (numbers[numbers > 0].min().item(), 1), (0.0, 0), (0.0, 0)]
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_no_task_changed_is_not_worked_on_and_the_result_is_the_same(how, masked, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    base, tasks = of_tasks(3, SHAPES)
+    shared = {name: torch.rand(weight.shape, generator=generator) < 0.05 for name, weight in base.named_parameters()}
+    for model, _ in tasks.values():
+        for name, weight in model.named_parameters():
+            few = shared[name] | (torch.rand(weight.shape, generator=generator) < 0.03)
+            weight.data.copy_(torch.where(few, weight, base.get_parameter(name)))
+    region = next(iter(tasks.values()))[1].region
+    asked = tasks if masked else {task: (model, GraftMask.full(region)) for task, (model, _) in tasks.items()}
+    sizes, changed = [], sides.Piece.changed
+
+    def narrowed(piece):
+        found = changed(piece)
+        sizes.append((len(found.before), len(piece.before)))
+        return found
+
+    monkeypatch.setattr(sides.Piece, "changed", narrowed)
+    found = dict(merging.merge(base, asked, how, share=0.4, seed=5).named_parameters())
+    assert masked or sum(few for few, _ in sizes) < 0.25 * sum(all_ for _, all_ in sizes)
+    monkeypatch.setattr(sides.Piece, "changed", lambda piece: piece)
+    whole = dict(merging.merge(base, asked, how, share=0.4, seed=5).named_parameters())
+    assert same(found, whole) and not same(found, dict(base.named_parameters()))

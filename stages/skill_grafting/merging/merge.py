@@ -88,9 +88,10 @@ def _merged_pieces(
     scratch = Scratch()
     for name in pretrained:
         for piece in pieces_of(name, pretrained, sides, scratch, row_of(settings, pretrained, name)):
-            made = values(piece)
-            require_finite(settings.how, piece, made)
-            yield piece, made
+            changed = piece.changed()
+            made = values(changed)
+            require_finite(settings.how, changed, made)
+            yield changed, made
 
 
 def _moved_along(vector: Vector, scale: float, piece: Piece) -> Tensor:

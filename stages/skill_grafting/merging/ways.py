@@ -19,7 +19,7 @@ differ between machines; ours takes exactly the same number over the whole regio
 by index.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import isfinite
@@ -270,8 +270,8 @@ def _by_rank(epsilon: float, pretrained: Tensors, piece: Piece, share: float, mo
 class _Furthest:
     """Which of numbers, that come piece by piece, are the k highest of all; of equals the first ones."""
 
-    def __init__(self, k: int, pretrained: Tensors, side: TaskValues) -> None:
-        self.limit, self.left = _least_kept(pretrained, side, k)
+    def __init__(self, limit: float, left: int) -> None:
+        self.limit, self.left = limit, left
 
     def __call__(self, moved: Tensor) -> Tensor:
         kept, equal = moved > self.limit, moved == self.limit
@@ -288,18 +288,17 @@ def _trimmed(
     by_tensor = settings.per == "tensor" or (settings.per is None and stays == BREADCRUMBS)
     chosen: dict[str, list[_Furthest]] = {}
 
-    def choose(task: str, names: Tensors) -> list[_Furthest]:
+    def choose(tasks: Iterable[str], names: Tensors) -> dict[str, list[_Furthest]]:
         region = Region({name: tuple(outline(names, name).shape) for name in names})
-        k, outliers = region.budget(shares[task]), 0
-        if stays == BREADCRUMBS:
-            outliers = min(region.budget(settings.gamma), region.size - k)
-        elif by_tensor:
-            k = max(k, 1)
-        return [_Furthest(count, names, sides[task]) for count in (k + outliers, outliers)[: 2 if outliers else 1]]
+        counts = [(task, count) for task in tasks for count in _counts(settings, region, shares[task], by_tensor)]
+        found = dict[str, list[_Furthest]]()
+        for (task, _), least in zip(counts, _least_kept(names, sides, counts), strict=True):
+            found.setdefault(task, []).append(_Furthest(*least))
+        return found
 
     def trimmed(piece: Piece, task: str, _use: str) -> Tensor:
         if by_tensor and piece.start == 0:
-            chosen[task] = choose(task, _only(pretrained, piece.name))
+            chosen.update(choose([task], _only(pretrained, piece.name)))
         after = piece.after(task)
         moved = distance(piece.before, after)
         if not is_plain(moved):  # it would be passed over
@@ -309,8 +308,17 @@ def _trimmed(
         return torch.where(kept, difference(piece.before, after, wide=True), 0.0)
 
     if not by_tensor:
-        chosen |= {task: choose(task, pretrained) for task in sides}
+        chosen |= choose(sides, pretrained)
     return trimmed
+
+
+def _counts(settings: Settings, region: Region, share: float, by_tensor: bool) -> list[int]:
+    """How many of a region stay, with the outliers among them, and how many are outliers, if there are any."""
+    k = region.budget(share)
+    if WAYS[settings.how][0] != BREADCRUMBS:
+        return [max(k, 1) if by_tensor else k]
+    outliers = min(region.budget(settings.gamma), region.size - k)
+    return [k + outliers, outliers] if outliers else [k]
 
 
 def _only(tensors: Tensors, name: str) -> Tensors:
@@ -318,38 +326,67 @@ def _only(tensors: Tensors, name: str) -> Tensors:
     return tensors.only([name]) if hasattr(tensors, "only") else {name: tensors[name]}
 
 
-def _least_kept(pretrained: Tensors, side: TaskValues, k: int) -> tuple[float, int]:
-    """Of the k parameters that moved furthest the least movement, and how many with just that are among them."""
-    if k == 0:
-        return torch.inf, 0
+def _least_kept(
+    pretrained: Tensors, sides: Mapping[str, TaskValues], counts: Sequence[tuple[str, int]]
+) -> list[tuple[float, int]]:
+    """For each (task, k), of the k parameters that moved furthest, the least movement, and how many with just that are among them."""
     kinds = {outline(pretrained, name).dtype for name in pretrained}
     none = [torch.empty(0, dtype=kind) for kind in kinds]
     kind = reduce(torch.promote_types, (distance(one, one).dtype for one in none))
+    asked = {task: sides[task] for task, _ in counts}
 
-    def moved() -> Iterator[Tensor]:
+    def moved() -> Iterator[list[Tensor]]:
         for name in pretrained:
-            for piece in pieces_of(name, pretrained, {"": side}):
-                yield distance(piece.before, piece.after("")).to(kind)
+            for piece in (part.changed() for part in pieces_of(name, pretrained, asked)):
+                far = {task: distance(piece.before, piece.after(task)).to(kind) for task in piece.given}
+                yield [far.get(task, none[0]) for task, _ in counts]
 
-    return kth_highest(moved, k, kind)
+    return kth_highest(moved, [k for _, k in counts], kind)
 
 
-def kth_highest(parts: Callable[[], Iterable[Tensor]], k: int, kind: torch.dtype) -> tuple[float, int]:
-    """The k-th highest of numbers from 0 on, and how many that equal it are among the k highest; 0 and 0 of fewer than k numbers.
+def kth_highest(
+    parts: Callable[[], Iterable[Sequence[Tensor]]], ks: Sequence[int], kind: torch.dtype
+) -> list[tuple[float, int]]:
+    """Of several series of numbers from 0 on the k-th highest of each, and how many that equal it are among the k highest.
 
-    They come in parts of a kind, float32 twice and float64 four times, and are counted by 16 of their bits at a time: bits of
-    such numbers are in their order.  So what is remembered doesn't grow with them.
+    0 and 0 of a series with fewer than k numbers above 0, infinity and 0 for k = 0.  They come in parts of a kind, one of each series,
+    float32 at most twice and float64 four times, and are counted by 16 of their bits at a time: bits of such numbers are in their order.
+    So what is remembered doesn't grow with them.
     """
-    found, left = 0, k
+    series = [_Counted(k) for k in ks]
     for shift in range(8 * kind.itemsize - 16, -1, -16):
-        counts = np.zeros(1 << 16, dtype=np.int64)
-        for part in parts():
-            digits = part.numpy().view(f"i{kind.itemsize}") >> shift
-            counts += np.bincount(digits[digits >> 16 == found] & 0xFFFF, minlength=1 << 16)
-        higher = counts[::-1].cumsum()
-        if higher[-1] < left:
-            return 0.0, 0
-        place = int(np.searchsorted(higher, left))
-        digit = len(counts) - 1 - place
-        found, left = found << 16 | digit, left - int(higher[place] - counts[digit])
-    return float(np.array(found, f"i{kind.itemsize}").view(f"f{kind.itemsize}")), left
+        if open_ones := [place for place, one in enumerate(series) if one.result is None]:
+            for part in parts():
+                for place in open_ones:
+                    series[place].count(part[place].numpy().view(f"i{kind.itemsize}"), shift)
+            for place in open_ones:
+                series[place].settle(kind, last=shift == 0)
+    return [one.result or (0.0, 0) for one in series]
+
+
+class _Counted:
+    """A series of numbers whose k-th highest is sought; `result` once it is found."""
+
+    def __init__(self, k: int) -> None:
+        self.result = None if k else (torch.inf, 0)
+        self.found, self.left = 0, k
+        self.counts = np.zeros(1 << 16, dtype=np.int64)
+
+    def count(self, bits: np.ndarray, shift: int) -> None:
+        """Count those of some numbers, by 16 bits, that begin with the bits found so far; none that are 0."""
+        bits = bits[bits != 0]
+        digits = bits >> shift
+        self.counts += np.bincount(digits[digits >> 16 == self.found] & 0xFFFF, minlength=1 << 16)
+
+    def settle(self, kind: torch.dtype, last: bool) -> None:
+        """Find the next 16 bits."""
+        higher = self.counts[::-1].cumsum()
+        if higher[-1] < self.left:
+            self.result = 0.0, 0
+            return
+        place = int(np.searchsorted(higher, self.left))
+        digit = len(self.counts) - 1 - place
+        self.found, self.left = self.found << 16 | digit, self.left - int(higher[place] - self.counts[digit])
+        self.counts[:] = 0
+        if last:
+            self.result = float(np.array(self.found, f"i{kind.itemsize}").view(f"f{kind.itemsize}")), self.left

@@ -58,8 +58,9 @@ def tensors_of(
     after |= {
         name: after[known] for name, known in _shared_names(models[1]).items() if name in before and name not in after
     }
+    tokens = [_table_sizes(model) for model in models]
     for name in {**before, **after}:
-        require_fit(name, before.get(name), after.get(name), name in whole, _about_tokens(name, *models))
+        require_fit(name, before.get(name), after.get(name), name in whole, _about_tokens(name, *tokens))
     _require_alike(*models, whole)
     _require_known(*models)
     return before, {name: after[name] for name in before}
@@ -101,9 +102,9 @@ def _join_ties(base: nn.Module, after: dict[str, Tensor]) -> None:
             raise ModelError(f"{name} and {known} are one parameter in the base and two in the tuned model: {untied}")
 
 
-def _about_tokens(name: str, base: nn.Module, tuned: nn.Module) -> str:
-    """What makes two vocabularies of transformers of one size, if a parameter is a table of tokens."""
-    sizes = [_table_sizes(model).get(name) for model in (base, tuned)]
+def _about_tokens(name: str, *tables: dict[str, int]) -> str:
+    """What makes two vocabularies of transformers of one size, if a parameter is a table of tokens, of which both models' are given."""
+    sizes = [table.get(name) for table in tables]
     if None in sizes or sizes[0] == sizes[1]:
         return ""
     return f"; {('base', 'tuned')[sizes[0] > sizes[1]]}.resize_token_embeddings({max(sizes)}) gives both as many tokens"
