@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..grafting.differences import is_whole
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..grafting.select import Scratch
 from ..modules.pairs import Pair
@@ -96,8 +97,13 @@ def _merged_pieces(
 
 def _moved_along(vector: Vector, scale: float, piece: Piece) -> Tensor:
     moved = vector(piece)
-    along = moved_by(piece.wide, moved, scale).to(piece.before.dtype)
     still = torch.from_numpy(moved.numpy() == 0)  # numpy compares eight times as fast
+    if is_whole(piece.before):
+        along = moved_by(piece.before, moved, scale)
+    else:  # as moved_by does, in memory that is there
+        moved = (moved if scale == 1 else moved.mul_(scale)).add_(piece.wide)
+        along = moved if piece.scratch is None else piece.scratch("made", piece.before, piece.before.dtype).copy_(moved)
+    along = along.to(piece.before.dtype)
     return torch.where(still, piece.before, along) if still.numpy().any() else along
 
 
