@@ -160,13 +160,15 @@ class Named(Mapping):
         return evenly(block for span in self.spans[name] for block in self._blocks(span))
 
     def between(self, name: str, start: int, stop: int) -> Tensor:
-        """The numbers from `start` to `stop` of a tensor laid end to end; as many behind them are read from the disk meanwhile."""
+        """The numbers from `start` to `stop` of a tensor laid end to end; who takes it in even pieces has the next ones read meanwhile."""
         found = []
         for span in self._within(name, start, stop):
             stored, flat = self.checkpoint.files[span.name], self.checkpoint.read(span.name).view(-1)
             found.append(flat[span.start : span.stop])
-            end = stored.start + span.stop * flat.itemsize
-            stored.file.read_ahead(end, min(end + (span.stop - span.start) * flat.itemsize, stored.stop))
+            size = span.stop - span.start
+            if span.start // size % AHEAD == 0:
+                end = stored.start + span.stop * flat.itemsize
+                stored.file.read_ahead(end, min(end + AHEAD * size * flat.itemsize, stored.stop))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def split(self, name: str, start: int, values: Tensor) -> Iterator[tuple[Span, Tensor]]:

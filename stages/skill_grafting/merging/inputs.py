@@ -4,7 +4,9 @@ So the memory that it takes to merge them grows neither with the models nor with
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 
@@ -35,6 +37,8 @@ LOGGER = logging.getLogger("skill_grafting")
 TOGETHER = 2
 # of a piece of which no larger share changed only this share is worked on: more takes longer to collect than to compute
 FEW = 0.25
+# threads that read files while what was read is worked on: to map what lies in the system's cache takes most of the time
+READERS = 2
 # the numbers from a place to another of a tensor laid end to end
 Slices = Callable[[int, int], Tensor]
 
@@ -213,9 +217,28 @@ def pieces_of(
         yield Piece(name, start, stop, at, own if at is None else own[at], given, scratch)
 
 
+def changed_pieces(pieces: Iterator[Piece], read: bool) -> Iterator[Piece]:
+    """What changed of each piece (`Piece.changed`), in order; of what is `read` from files the next ones meanwhile, in other threads."""
+    if not read:
+        yield from (piece.changed() for piece in pieces)
+        return
+    coming = deque[Future[Piece]]()
+    with ThreadPoolExecutor(READERS) as beside:
+        for piece in pieces:
+            coming.append(beside.submit(piece.changed))
+            if len(coming) > READERS:
+                yield coming.popleft().result()
+        yield from (one.result() for one in coming)
+
+
+def in_files(tensors: Tensors) -> bool:
+    """True for tensors that are read when they are asked for, a piece at a time."""
+    return hasattr(tensors, "between")
+
+
 def _flat(tensors: Tensors, name: str) -> Slices:
     """A tensor laid end to end, of which no more is read than is asked for."""
-    if hasattr(tensors, "between"):
+    if in_files(tensors):
         return partial(tensors.between, name)
     flat = tensors[name].detach().reshape(-1)
     return lambda start, stop: flat[start:stop]

@@ -15,7 +15,18 @@ from ..modules.pairs import Pair
 from ..modules.targets import Model, copied, require_whole
 from ..support.errors import ParamsError
 from .arithmetic import moved_by
-from .inputs import Piece, TaskValues, of_patch, one_region, pieces_of, require_finite, warn_of_whole, within_mask
+from .inputs import (
+    Piece,
+    TaskValues,
+    changed_pieces,
+    in_files,
+    of_patch,
+    one_region,
+    pieces_of,
+    require_finite,
+    warn_of_whole,
+    within_mask,
+)
 from .stitching import RULES, stitched
 from .ways import Settings, Vector, row_of, vector_of
 
@@ -87,12 +98,15 @@ def _merged_pieces(
     else:
         values = partial(_unmoved if len(sides) > 1 else stitched, settings.how)
     scratch = Scratch()
-    for name in pretrained:
-        for piece in pieces_of(name, pretrained, sides, scratch, row_of(settings, pretrained, name)):
-            changed = piece.changed()
-            made = values(changed)
-            require_finite(settings.how, changed, made)
-            yield changed, made
+    found = (
+        piece
+        for name in pretrained
+        for piece in pieces_of(name, pretrained, sides, scratch, row_of(settings, pretrained, name))
+    )
+    for piece in changed_pieces(found, in_files(pretrained)):
+        made = values(piece)
+        require_finite(settings.how, piece, made)
+        yield piece, made
 
 
 def _moved_along(vector: Vector, scale: float, piece: Piece) -> Tensor:

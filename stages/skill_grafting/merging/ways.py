@@ -37,7 +37,7 @@ from ..localizers.movement import distance
 from ..support.errors import MaskError, ParamsError, did_you_mean, optional
 from ..support.seeds import derive_seed
 from .arithmetic import LEAST, is_tall
-from .inputs import Piece, TaskValues, pieces_of, require_finite
+from .inputs import Piece, TaskValues, changed_pieces, in_files, pieces_of, require_finite
 from .stitching import RULES
 
 Models = Mapping[str, Tensors]
@@ -336,10 +336,10 @@ def _least_kept(
     asked = {task: sides[task] for task, _ in counts}
 
     def moved() -> Iterator[list[Tensor]]:
-        for name in pretrained:
-            for piece in (part.changed() for part in pieces_of(name, pretrained, asked)):
-                far = {task: distance(piece.before, piece.after(task)).to(kind) for task in piece.given}
-                yield [far.get(task, none[0]) for task, _ in counts]
+        found = (piece for name in pretrained for piece in pieces_of(name, pretrained, asked))
+        for piece in changed_pieces(found, in_files(pretrained)):
+            far = {task: distance(piece.before, piece.after(task)).to(kind) for task in piece.given}
+            yield [far.get(task, none[0]) for task, _ in counts]
 
     return kth_highest(moved, [k for _, k in counts], kind)
 
