@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from ..checkpoints.files import Checkpoint, Named
@@ -86,8 +87,10 @@ def _write(folder: Path, base: Checkpoint, merged: Named, sides: Mapping[str, Ta
             values = made
             if piece.at is not None:
                 before = merged.between(piece.name, piece.start, piece.stop)
-                values = scratch("written", before, before.dtype).copy_(before)
-                # numpy puts a few numbers in their places in a third of the time
-                as_bits(values).numpy()[piece.at.numpy()] = as_bits(made.to(values.dtype)).numpy()
+                values = scratch("written", before, before.dtype)
+                # by numpy, in one thread: the others read
+                bits = as_bits(values).numpy()
+                np.copyto(bits, as_bits(before).numpy())
+                bits[piece.at.numpy()] = as_bits(made.to(values.dtype)).numpy()
             for span, part in merged.split(piece.name, piece.start, values):
                 written.put(span.name, span.start, part)

@@ -120,7 +120,7 @@ class Piece:
             if np.count_nonzero(differ) > FEW * len(differ):
                 return self
         there, kind = np.flatnonzero(differ), self.before.dtype
-        before, *afters = (torch.from_numpy(bits[there]).view(kind) for bits in (ours, *others))
+        before, *afters = (torch.from_numpy(bits.take(there)).view(kind) for bits in (ours, *others))
         at, places = self.at, torch.from_numpy(there)
         given = {task: (None, values) for task, values in zip(self.given, afters, strict=True)}
         return replace(self, at=places if at is None else at[places], before=before, given=given)
