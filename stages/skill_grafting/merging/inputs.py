@@ -206,7 +206,8 @@ def pieces_of(
         indices = None if side.mask is None else side.mask.indices.get(name)
         if side.mask is None or indices is not None:
             kind = before.dtype if side.cast else outline(side.values, name).dtype
-            found[task] = indices, _flat(side.values, name), side.packed, kind
+            every = indices is None or len(indices) == before.numel()
+            found[task] = None if every else indices, _flat(side.values, name), side.packed, kind
     size = max(TOGETHER * CACHED * torch.get_num_threads() // max(TOGETHER, len(found)) // row, 1) * row
     for start in range(0, before.numel(), size) if found else ():
         stop = min(start + size, before.numel())
