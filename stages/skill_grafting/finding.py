@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
@@ -24,18 +25,22 @@ def masks_between(
     budgets: Sequence[Budget],
     seed: int | np.random.Generator = 0,
     title: str = "",
+    beside: Executor | None = None,
 ) -> list[GraftMask]:
     """`find_masks` between the models of a pair; the record of each mask says what is `left_out`.
 
+    beside: a thread in which a pair's `squares` are made meanwhile.
+
     Raises ModelError, besides, for values in the region that are infinite or no numbers where something moved.
     """
-    if not localizer.refuses_infinite:
-        pair.require_finite(region.shapes)
+    if objective.weights and not localizer.refuses_infinite:
+        pair.require_finite(region.shapes)  # before a search that takes long
     try:
-        masks = find_masks(localizer, objective, region, (pair.compared, pair.after), budgets, seed, title)
+        masks = find_masks(localizer, objective, region, pair.ends(beside), budgets, seed, title)
     except NoNumberError:
         pair.require_finite(region.shapes)
         raise
+    pair.require_finite_squares(region.shapes)
     about = _left_out(pair, region)
     return [replace(mask, record={**about, **mask.record}) for mask in masks]
 

@@ -244,11 +244,15 @@ class Named(Mapping):
         return self.checkpoint.read(span.name).view(-1)[span.start : span.stop]
 
     def _blocks(self, span: Span) -> Iterator[Tensor]:
+        """First a piece, which is all that some look at, then several at a time."""
         flat, stored, size = self._span(span), self.checkpoint.files[span.name], AHEAD * piece_size()
         start, length = stored.start + span.start * flat.itemsize, size * flat.itemsize
-        stored.file.read_ahead(start, min(start + length, stored.stop))
+        yield flat[: piece_size()]
         for number, block in enumerate(flat.split(size), start=1):
             ahead = start + number * length
+            if number == 1:
+                stored.file.read_ahead(start, min(ahead, stored.stop))
+                block = block[piece_size() :]
             stored.file.read_ahead(ahead, min(ahead + length, stored.stop))
             yield block
 

@@ -1,7 +1,9 @@
 """Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -201,7 +203,34 @@ class Pair:
         """The squared distance that each parameter moved, heads aside, of those that did and that both models have in one shape; in float64."""
         there = [name for name in self.weights if name in self.moved and name in self.before and name not in self.heads]
         alike = [name for name in there if len({outline(side, name).shape for side in (self.before, self.after)}) == 1]
-        return squared_movement(self.compared, self.after, alike)
+        return {name: self._square(name) for name in alike}
+
+    def ends(self, beside: Executor | None = None) -> tuple[Tensors, Tensors]:
+        """The values of both models that a mask is looked for between.
+
+        Beside it, in a thread, the `squares` are made of what is read: a tensor is in the system's cache then, and is read from the disk once.
+        """
+        if beside is None:
+            return self.compared, self.after
+        begun = dict[str, Future[float]]()
+
+        def noted(name: str, values: torch.Tensor) -> torch.Tensor:
+            if name not in begun and not values.is_meta:
+                for last in [*begun.values()][-1:]:
+                    last.result()  # or one would read far behind the other
+                begun[name] = beside.submit(self._square, name)
+            return values
+
+        return self.compared, Converted(self.after, noted)
+
+    @cached_property
+    def _known(self) -> dict[str, float]:
+        return {}
+
+    def _square(self, name: str) -> float:
+        if name not in self._known:
+            self._known.update(squared_movement(self.compared, self.after, [name]))
+        return self._known[name]
 
     def _has_moved(self, name: str) -> bool:
         if name not in self.before or len({outline(side, name).shape for side in (self.before, self.after)}) > 1:
@@ -214,6 +243,13 @@ class Pair:
         if before is None:
             return None, after
         return before if before.shape == after.shape else None, after.to(before.device)
+
+    def require_finite_squares(self, names: Iterable[str]) -> None:
+        """`require_finite` for those of these parameters that moved, and no finite distance."""
+        squares = self.squares
+        self.require_finite(
+            name for name in names if name in self.moved and not math.isfinite(squares.get(name, math.nan))
+        )
 
     def require_finite(self, names: Iterable[str]) -> None:
         """Raise ModelError if values of these parameters or buffers are infinite or no numbers where something moved."""

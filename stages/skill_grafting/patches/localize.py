@@ -3,7 +3,6 @@
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
-from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,12 @@ def localize(**options: Any) -> str:
     title, sizes = request.title or Path(request.finetuned).resolve().name, sorted({*request.sparsity})
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
-    with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
-        beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
-        squares = pair.squares
-        pair.require_finite(
-            name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan))
-        )
-        localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
-        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name)
+    localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
+    with ThreadPoolExecutor(1) as hashing, ThreadPoolExecutor(1) as beside:
+        hashing.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
+        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, beside)
+    pair.require_finite_squares(pair.weights)
+    squares = pair.squares
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in zip(sizes, masks, strict=True):
         folder = target if len(sizes) == 1 else target / f"{size:g}"
