@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
@@ -25,18 +24,19 @@ def masks_between(
     budgets: Sequence[Budget],
     seed: int | np.random.Generator = 0,
     title: str = "",
-    beside: Executor | None = None,
+    read_once: bool = False,
 ) -> list[GraftMask]:
     """`find_masks` between the models of a pair; the record of each mask says what is `left_out`.
 
-    beside: a thread in which a pair's `squares` are made meanwhile.
+    read_once: a pair's `squares` are made on the way, as they will be asked for.
 
     Raises ModelError, besides, for values in the region that are infinite or no numbers where something moved.
     """
     if objective.weights and not localizer.refuses_infinite:
         pair.require_finite(region.shapes)  # before a search that takes long
+    ends = pair.ends() if read_once else (pair.compared, pair.after)
     try:
-        masks = find_masks(localizer, objective, region, pair.ends(beside), budgets, seed, title)
+        masks = find_masks(localizer, objective, region, ends, budgets, seed, title)
     except NoNumberError:
         pair.require_finite(region.shapes)
         raise

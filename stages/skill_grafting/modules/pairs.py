@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -205,20 +204,15 @@ class Pair:
         alike = [name for name in there if len({outline(side, name).shape for side in (self.before, self.after)}) == 1]
         return {name: self._square(name) for name in alike}
 
-    def ends(self, beside: Executor | None = None) -> tuple[Tensors, Tensors]:
-        """The values of both models that a mask is looked for between.
+    def ends(self) -> tuple[Tensors, Tensors]:
+        """The values of both models that a mask is looked for between; the `squares` are made on the way.
 
-        Beside it, in a thread, the `squares` are made of what is read: a tensor is in the system's cache then, and is read from the disk once.
+        What was read of a tensor is in the system's cache then, so that each is read from the disk once.
         """
-        if beside is None:
-            return self.compared, self.after
-        begun = dict[str, Future[float]]()
 
         def noted(name: str, values: torch.Tensor) -> torch.Tensor:
-            if name not in begun and not values.is_meta:
-                for last in [*begun.values()][-1:]:
-                    last.result()  # or one would read far behind the other
-                begun[name] = beside.submit(self._square, name)
+            if not values.is_meta:
+                self._square(name)
             return values
 
         return self.compared, Converted(self.after, noted)

@@ -33,9 +33,9 @@ def localize(**options: Any) -> str:
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
     localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
-    with ThreadPoolExecutor(1) as hashing, ThreadPoolExecutor(1) as beside:
-        hashing.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
-        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, beside)
+    with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
+        beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
+        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, True)
     pair.require_finite_squares(pair.weights)
     squares = pair.squares
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
