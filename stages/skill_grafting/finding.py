@@ -28,19 +28,17 @@ def masks_between(
 ) -> list[GraftMask]:
     """`find_masks` between the models of a pair; the record of each mask says what is `left_out`.
 
-    read_once: a pair's `squares` are made on the way, as they will be asked for.
-
+    read_once: a pair's `squares` are made on the way, by which the caller refuses what isn't finite: files needn't be read before.
     Raises ModelError, besides, for values in the region that are infinite or no numbers where something moved.
     """
-    if objective.weights and not localizer.refuses_infinite:
-        pair.require_finite(region.shapes)  # before a search that takes long
+    if not (localizer.refuses_infinite or read_once):
+        pair.require_finite(region.shapes)
     ends = pair.ends() if read_once else (pair.compared, pair.after)
     try:
         masks = find_masks(localizer, objective, region, ends, budgets, seed, title)
     except NoNumberError:
         pair.require_finite(region.shapes)
         raise
-    pair.require_finite_squares(region.shapes)
     about = _left_out(pair, region)
     return [replace(mask, record={**about, **mask.record}) for mask in masks]
 

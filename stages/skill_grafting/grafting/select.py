@@ -16,7 +16,7 @@ from .region import LazyTensors, Region, Tensors, outline
 # each of its threads; elsewhere more, as each step has to be started there
 CACHED, PART = 2**18, 2**22
 # so many small tensors are made one: what lies between many that are kept is memory that can't be used again
-TOGETHER = 32
+TOGETHER = 256
 
 
 class NoNumberError(MaskError):

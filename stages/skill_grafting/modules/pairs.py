@@ -1,7 +1,6 @@
 """Two models of one architecture, between which masks are found and grafts are made, and the region that may be grafted."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -237,13 +236,6 @@ class Pair:
         if before is None:
             return None, after
         return before if before.shape == after.shape else None, after.to(before.device)
-
-    def require_finite_squares(self, names: Iterable[str]) -> None:
-        """`require_finite` for those of these parameters that moved, and no finite distance."""
-        squares = self.squares
-        self.require_finite(
-            name for name in names if name in self.moved and not math.isfinite(squares.get(name, math.nan))
-        )
 
     def require_finite(self, names: Iterable[str]) -> None:
         """Raise ModelError if values of these parameters or buffers are infinite or no numbers where something moved."""

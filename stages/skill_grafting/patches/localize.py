@@ -3,6 +3,7 @@
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ def localize(**options: Any) -> str:
     localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
     with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
         beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
-        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, True)
-    pair.require_finite_squares(pair.weights)
+        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, read_once=True)
     squares = pair.squares
+    pair.require_finite(name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan)))
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in zip(sizes, masks, strict=True):
         folder = target if len(sizes) == 1 else target / f"{size:g}"
