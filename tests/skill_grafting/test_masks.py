@@ -18,7 +18,7 @@ import skill_grafting as sg
 from skill_grafting.grafting import fingerprint as fingerprints
 from skill_grafting.grafting import mask as mask_module
 from skill_grafting.grafting.apply import values_at
-from skill_grafting.grafting.fingerprint import differing, fingerprint
+from skill_grafting.grafting.fingerprint import differing, fingerprint, identify
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import StoredMask, read_mask, read_mask_for, seal, write_mask
 from skill_grafting.grafting.region import LazyTensors, Region
@@ -142,6 +142,23 @@ def test_a_fingerprint_is_remembered_for_a_model_that_nobody_changed(change, mon
     CHANGES[change](values.data)  # which torch doesn't notice
     assert fingerprint(region, {"w": values}) != known and len(hashed) == 1, "control"
     assert differing(known, region, {"w": values}) == ["w"]
+
+
+@pytest.mark.parametrize("change", [None, *CHANGES])
+def test_what_a_patch_knows_its_base_by_spares_the_exact_hash(change, monkeypatch):
+    region, values = Region({"w": (300, 517)}), torch.randn(300, 517, generator=torch.Generator().manual_seed(0))
+    known = identify(region, {"w": values})
+    assert known == identify(region, {"w": values}), "in any order"
+    monkeypatch.setattr(fingerprints, "KNOWN", {})  # as in another process
+    hashed, exact = [], fingerprints.hashlib.sha256
+    monkeypatch.setattr(fingerprints.hashlib, "sha256", lambda *given: hashed.append(given) or exact(*given))
+    if change is None:
+        assert identify(region, {"w": values}, known) == known and not hashed
+        assert identify(region, {"w": values.double()}, known).fingerprint != known.fingerprint and len(hashed) == 1, "another type"
+        assert identify(region, {"w": values}, replace(known, fast=None)) == known and len(hashed) == 2, "of a patch without it"
+    else:
+        CHANGES[change](values.data)
+        assert identify(region, {"w": values}, known).fingerprint != known.fingerprint and len(hashed) == 1, "control"
 
 
 def test_rows_of_a_unit_matrix_that_change_places_are_another_model():

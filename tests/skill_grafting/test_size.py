@@ -294,13 +294,13 @@ def test_a_base_is_hashed_once_and_beside_the_search_for_its_mask(tmp_path, monk
     for weight in base.parameters():
         weight.data += 0.01
     base.save_pretrained(tmp_path / "tuned")
-    made, threads = fingerprints._fingerprint, []
+    made, threads = fingerprints._identify, []
 
-    def watched(*of: object) -> str:
+    def watched(*of: object) -> fingerprints.Known:
         threads.append(threading.current_thread() is threading.main_thread())
         return made(*of)
 
-    monkeypatch.setattr(fingerprints, "_fingerprint", watched)
+    monkeypatch.setattr(fingerprints, "_identify", watched)
     graft("localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--to", tmp_path / "patch", "--sparsity", 0.1)
     assert threads == [False]
     pair = sg.read_pair(tmp_path / "base", tmp_path / "tuned")

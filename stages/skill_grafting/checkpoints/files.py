@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..grafting.apply import take_at
+from ..grafting.fingerprint import Known
 from ..grafting.select import evenly, piece_size
 from ..support.errors import ModelError
 from ..support.io import read_json
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 # pieces that are read from the disk together, ahead of their use
 AHEAD = 16
+# bytes of a file of which one value is asked for, from which on no more is read than where it lies
+SPARSE = 2**20
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Named(Mapping):
     checkpoint: Checkpoint
     spans: dict[str, tuple[Span, ...]]
     shapes: dict[str, tuple[int, ...]]
-    fingerprints: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
+    fingerprints: dict[tuple[str, ...], Known] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, names: Iterable[str], prefix: str) -> "Named":
@@ -194,7 +197,7 @@ class Named(Mapping):
 
     def take(self, name: str, indices: Tensor) -> Tensor:
         """The values at rising flat indices of a tensor, copied."""
-        found = [take_at(self.checkpoint.read(stored), at) for stored, at, _ in self.places(name, indices)]
+        found = [part for stored, at, _ in self.places(name, indices) for part in self._taken(stored, at)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def places(self, name: str, indices: Tensor) -> Iterator[tuple[str, Tensor, slice]]:
@@ -242,6 +245,19 @@ class Named(Mapping):
 
     def _span(self, span: Span) -> Tensor:
         return self.checkpoint.read(span.name).view(-1)[span.start : span.stop]
+
+    def _taken(self, name: str, at: Tensor) -> Iterator[Tensor]:
+        """The values at rising flat indices of a tensor in a file; where many lie in what is read together, the next is read meanwhile."""
+        flat, stored = self.checkpoint.read(name).view(-1), self.checkpoint.files[name]
+        size = AHEAD * piece_size()
+        counts = torch.bincount(at // size)
+        yield take_at(flat[:0], at[:0])
+        for number, part in enumerate(at.split(counts.tolist())):
+            for block in (number, number + 1)[number > 0 :]:
+                if block < len(counts) and counts[block] * SPARSE > size * flat.itemsize:
+                    start = stored.start + block * size * flat.itemsize
+                    stored.file.read_ahead(start, min(start + size * flat.itemsize, stored.stop))
+            yield take_at(flat, part)
 
     def _blocks(self, span: Span) -> Iterator[Tensor]:
         """First a piece, which is all that some look at, then several at a time."""

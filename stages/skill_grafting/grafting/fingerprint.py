@@ -1,13 +1,14 @@
 """Which model some tensors are of: SHA-256 of what they hold.
 
-It takes nearly all of the time in which a patch is put on a model, so this process remembers it.  Not by the model, whose numbers
-anybody may change by hand, nor by its file: by a faster hash of all of its bytes (XXH3, 128 bits), which costs a reading of them and
-is made each time.
+It takes longer than to copy the model, so what it was of a model is kept: by this process, and by a patch for its base.  Not by the
+model, whose numbers anybody may change by hand, nor by its file: by a faster hash of all of its bytes (XXH3, 128 bits), which costs a
+reading of them and is made each time.
 """
 
 import hashlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock
 
 import torch
@@ -17,35 +18,50 @@ from torch import Tensor
 from .region import Region, Tensors, outline
 from .select import Scratch, pieces_of
 
-# the faster hash of a model's bytes -> its fingerprint; and of the models of a fingerprint the latest one's hashes by tensor
-KNOWN: dict[bytes, str] = {}
+# the faster hash of a model -> its fingerprint; and of the models of a fingerprint the latest one's hashes by tensor
+KNOWN: dict[str, str] = {}
 TENSORS: dict[str, dict[str, bytes]] = {}
 LOCK = Lock()
 
 
+@dataclass(frozen=True)
+class Known:
+    """A model's fingerprint, and the faster hash of its bytes in the types that it was read in."""
+
+    fingerprint: str
+    fast: str | None
+
+
 def fingerprint(region: Region, tensors: Tensors) -> str:
-    """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models.
+    """SHA-256 over names, shapes and exact values, those of narrow types in float32; it distinguishes models."""
+    return identify(region, tensors).fingerprint
+
+
+def identify(region: Region, tensors: Tensors, expected: Known | None = None) -> Known:
+    """The fingerprint of a model, with its faster hash; where that is the expected one, the fingerprint isn't made anew.
 
     Of files it is made once, and may be made ahead in another thread: who asks meanwhile waits for it.
     """
     if (made := getattr(tensors, "fingerprints", None)) is None:
-        return _fingerprint(region, tensors)
+        return _identify(region, tensors, expected)
     with LOCK:
         key = tuple(region.shapes)
-        made[key] = made.get(key) or _fingerprint(region, tensors)
+        made[key] = made.get(key) or _identify(region, tensors, expected)
         return made[key]
 
 
-def _fingerprint(region: Region, tensors: Tensors) -> str:
-    exact = None if KNOWN else hashlib.sha256()  # of the first model one reading will do
+def _identify(region: Region, tensors: Tensors, expected: Known | None) -> Known:
+    likely = {} if expected is None or expected.fast is None else {expected.fast: expected.fingerprint}
+    exact = None if KNOWN or likely else hashlib.sha256()  # of the first model one reading will do
     hashes = _hashes(region, tensors, exact)
-    known_by = xxhash.xxh3_128(b"".join(hashes.values())).digest()
-    if known_by not in KNOWN:
+    fast = xxhash.xxh3_128(b"".join(hashes.values())).hexdigest()
+    if fast not in KNOWN and fast not in likely:
         if exact is None:
             _hashes(region, tensors, exact := hashlib.sha256())
-        KNOWN[known_by] = exact.hexdigest()
-    TENSORS[KNOWN[known_by]] = hashes
-    return KNOWN[known_by]
+        KNOWN[fast] = exact.hexdigest()
+    found = KNOWN.get(fast) or likely[fast]  # which is believed of this patch's base alone
+    TENSORS[found] = hashes
+    return Known(found, fast)
 
 
 def differing(known: str, region: Region, tensors: Tensors) -> list[str]:

@@ -15,8 +15,6 @@ from .region import LazyTensors, Region, Tensors, outline
 # numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32), for
 # each of its threads; elsewhere more, as each step has to be started there
 CACHED, PART = 2**18, 2**22
-# so many small tensors are made one: what lies between many that are kept is memory that can't be used again
-TOGETHER = 256
 
 
 class NoNumberError(MaskError):
@@ -144,19 +142,52 @@ def best(region: Region, scores: Tensors, k: int, above: float | None = None) ->
         raise ValueError(f"k must be within 0..{region.size}, not {k}")
     if k == 0:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
-    held, blocks, count = list[tuple[Tensor, Tensor]](), 0, 0
-    least = None if above is None else torch.tensor(above)
+    held, least = _Held(k), None if above is None else torch.tensor(above)
     for start, part in _parts(region, scores):
         # what equals the least of k that came before has a higher index
         places = torch.arange(len(part), device=part.device) if least is None else _places(part, _above, least)
-        held.append((part[places], places + start))
-        count += len(places)
-        if count > 2 * k or (least is None and count >= k):
-            held, blocks, count = [_joined(held, k)], 1, k
-            least = held[0][0].min()
-        elif len(held) - blocks == TOGETHER:
-            held[blocks:], blocks = [_end_to_end(held[blocks:])], blocks + 1
-    return _joined(held, k)
+        held.add(part, places, start)
+        if held.count > 2 * k or (least is None and held.count >= k):
+            least = held.keep_best().min()
+    held.keep_best()
+    return held.best()
+
+
+class _Held:
+    """Scores that may be among the k best, with their region indices, which rise: in memory that grows, and not in many small tensors."""
+
+    def __init__(self, k: int) -> None:
+        self._k, self.count = k, 0
+        self._values: Tensor | None = None
+        self._indices = torch.empty(0, dtype=torch.int64)
+
+    def add(self, part: Tensor, places: Tensor, start: int) -> None:
+        """Hold the scores at some places of a part that begins at a region index; of parts of several types in the widest."""
+        end, held = self.count + len(places), self._values
+        kind = part.dtype if held is None else torch.promote_types(part.dtype, held.dtype)
+        if held is None or end > len(held) or kind != held.dtype:
+            self._grow(max(end, min(2 * self.count, 2 * self._k + len(part))), part.to(kind))
+        self._values[self.count : end] = part[places]
+        torch.add(places, start, out=self._indices[self.count : end])
+        self.count = end
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        """The scores that are held, and their region indices."""
+        return self._values[: self.count], self._indices[: self.count]
+
+    def keep_best(self) -> Tensor:
+        """Forget all but the k best; gives these."""
+        values, indices = _best_of(*self.best(), self._k)
+        if len(values) < self.count:
+            self.count = len(values)
+            self._values[: self.count], self._indices[: self.count] = values, indices
+        return values
+
+    def _grow(self, size: int, like: Tensor) -> None:
+        values, indices = like.new_empty(size), like.new_empty(size, dtype=torch.int64)
+        if self.count:
+            values[: self.count], indices[: self.count] = self.best()
+        self._values, self._indices = values, indices
 
 
 def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:
@@ -168,12 +199,7 @@ def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:
             start += len(part)
 
 
-def _end_to_end(held: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-    return tuple(torch.cat(parts) for parts in zip(*held, strict=True))
-
-
-def _joined(held: list[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    values, indices = _end_to_end(held)
+def _best_of(values: Tensor, indices: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if bool(values.isnan().any()):
         raise NoNumberError("a score is no number (NaN)")
     if len(values) <= k:

@@ -11,7 +11,7 @@ from ..checkpoints.files import Checkpoint, Named
 from ..checkpoints.pairs import StoredPair, read_pair
 from ..checkpoints.writing import TensorFiles, copy_beside
 from ..grafting.differences import as_bits
-from ..grafting.fingerprint import fingerprint
+from ..grafting.fingerprint import identify
 from ..grafting.region import outline
 from ..grafting.select import Scratch
 from ..modules.comparing import require_fit
@@ -49,7 +49,7 @@ def _opened(base: str, tasks: Mapping[str, Any]) -> tuple[Named, dict[str, TaskV
     for task, entry in tasks.items():
         if task not in pairs:
             sides[task] = of_patch(named, task, entry)
-            if fingerprint(entry.region, named) != entry.use.fingerprint:
+            if identify(entry.region, named, entry.known).fingerprint != entry.use.fingerprint:
                 raise MaskError(f"tasks.{task}: the patch was made for {entry.use.base}, not for the model in {base}")
         elif isinstance(entry, str | Path):
             after = pairs[task].after

@@ -36,9 +36,9 @@ def apply(patch: Path, base: str, to: Path) -> str:
             copy_beside(checkpoint, folder)
             write_settings(folder, checkpoint.folder, {}, one.use.beside)
             return ""
+        made = patched_tensors(one, named)
         with ThreadPoolExecutor(1) as beside:  # what it was made from is read once, by both
             checked = beside.submit(require_base, one, named.only(one.region.shapes), f"the model in {base}")
-            made = patched_tensors(one, named)
             with TensorFiles(folder, made.files, made) as files:
                 for name in (name for names in made.files.values() for name in names):
                     made.write(files, name)

@@ -11,7 +11,6 @@ from ..checkpoints.pairs import StoredPair, open_pair
 from ..finding import masks_between
 from ..grafting.apply import taken
 from ..grafting.fingerprint import fingerprint
-from ..grafting.mask import GraftMask
 from ..grafting.region import Region
 from ..localizers.localizer import NO_OBJECTIVE, Budget
 from ..localizers.movement import squared_distance
@@ -22,6 +21,7 @@ from ..support.formatting import percent, small_percent
 from ..support.writing import require_free
 from .card import AS_PATCH, write_folder
 from .making import patch_between, whole_region
+from .patch_file import PatchContent
 
 
 def localize(**options: Any) -> str:
@@ -44,7 +44,7 @@ def localize(**options: Any) -> str:
         folder = target if len(sizes) == 1 else target / f"{size:g}"
         patch = patch_between(pair, mask, title=title)
         lines.append(write_folder(folder, patch, AS_PATCH, compact=request.compact))
-        lines.append(f"{percent(_movement_in(pair, mask) / moved)} % of the region's squared movement.")
+        lines.append(f"{percent(_movement_in(pair, patch) / moved)} % of the region's squared movement.")
     lines += _assumptions(request, pair, mask.record.get("left_out"))
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])
 
@@ -59,10 +59,9 @@ def _region(request: Namespace, pair: Pair) -> Region:
         raise ModelError(str(error).replace("parameters:", "--region:").replace("parameters=", "--region")) from None
 
 
-def _movement_in(pair: Pair, mask: GraftMask) -> float:
-    """The squared distance that a mask's parameters moved."""
-    before, after = pair.compared, pair.after
-    parts = ((taken(before, name, at), taken(after, name, at)) for name, at in mask.indices.items())
+def _movement_in(pair: Pair, patch: PatchContent) -> float:
+    """The squared distance that the parameters of a patch moved."""
+    parts = ((taken(pair.compared, name, at), patch.values[name]) for name, at in patch.mask.indices.items())
     return float(sum(squared_distance(*part) for part in parts))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..grafting.apply import values_at
-from ..grafting.fingerprint import fingerprint
+from ..grafting.fingerprint import identify
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask, require_held
 from ..grafting.region import Region, Tensors, outline
@@ -64,12 +64,14 @@ def described(
     except ValueError as error:  # which a reader of the file would refuse
         raise MaskError(f"{error}: graft(base, tuned, mask) takes it, or turn both models first") from None
     region = stored.mask.region.shapes
-    known = whole_region(before, weights, region, stored.head)
+    whole = whole_region(before, weights, region, stored.head)
+    known = identify(whole, before)
     facts = {name: fact for name, fact in about.items() if name != "name"} | {
         "base": about["name"],
         "title": about["title"] or about["name"],
-        "fingerprint": fingerprint(known, before),
-        "outside": {name: [*shape] for name, shape in known.shapes.items() if name not in region},
+        "fingerprint": known.fingerprint,
+        "fast": known.fast,
+        "outside": {name: [*shape] for name, shape in whole.shapes.items() if name not in region},
         "head": {name: [*part.shape] for name, part in sorted(stored.head.items())},
         "config": brought_along(config, about["labels"] if stored.head else []),
     }

@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError, field
 from torch import Tensor
 
 from ..checkpoints.settings import Beside
+from ..grafting.fingerprint import Known
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import EXACT, StoredMask, read_stored, write_mask
 from ..grafting.region import Region
@@ -37,6 +38,11 @@ class PatchMetadata(Section):
     revision: str | None
     fingerprint: str = Field(
         description="SHA-256 over name, shape and values of `outside`, then of the region, in the base"
+    )
+    fast: str | None = Field(
+        None,
+        description="XXH3 (128 bits) over the same, in the types that the base was read in, by which it is known without the "
+        "fingerprint; null of older patches",
     )
     makes: str | None = Field(
         None, description="the fingerprint of what it makes of the base, of an exact difference; null of others"
@@ -112,6 +118,11 @@ class PatchContent:
         """What the fingerprint is of: all parameters of the base but heads, those of the mask's region last."""
         outside = {name: tuple(shape) for name, shape in self.use.outside.items()}
         return Region(outside | self.mask.region.shapes)
+
+    @property
+    def known(self) -> Known:
+        """What its base is known by."""
+        return Known(self.use.fingerprint, self.use.fast)
 
     @property
     def size(self) -> str:

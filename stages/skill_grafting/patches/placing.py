@@ -14,7 +14,7 @@ from ..checkpoints.files import Checkpoint, Named, require_as_stored
 from ..checkpoints.layouts import named_as, require_sizes, skeleton
 from ..checkpoints.writing import TensorFiles
 from ..grafting.apply import holds, put_at, write
-from ..grafting.fingerprint import differing, fingerprint
+from ..grafting.fingerprint import differing, identify
 from ..grafting.region import Tensors, named_weights, outline
 from ..grafting.select import pieces_of
 from ..models.loading import load_model
@@ -200,7 +200,7 @@ def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
         name = min(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
         sizes = [[*shapes[name]] if name in shapes else "none" for shapes in (wanted, there)]
         raise MaskError(f"{made_for}: {name} is {sizes[0]} there and {sizes[1]} here")
-    if (found := fingerprint(patch.region, known)) != use.fingerprint:
+    if (found := identify(patch.region, known, patch.known).fingerprint) != use.fingerprint:
         raise MaskError(f"{made_for} ({found[:12]}): {_why_another(patch, known)}")
 
 
