@@ -336,7 +336,8 @@ def _least_kept(
     asked = {task: sides[task] for task, _ in counts}
 
     def moved() -> Iterator[list[Tensor]]:
-        found = (piece for name in pretrained for piece in pieces_of(name, pretrained, asked))
+        # from the end on: what was read last is in the system's cache when merging begins, and numbers are counted in any order
+        found = (piece for name in reversed([*pretrained]) for piece in pieces_of(name, pretrained, asked))
         for piece in changed_pieces(found, in_files(pretrained)):
             far = {task: distance(piece.before, piece.after(task)).to(kind) for task in piece.given}
             yield [far.get(task, none[0]) for task, _ in counts]
