@@ -43,6 +43,12 @@ class Stored:
     start: int
     stop: int
 
+    def read_ahead(self, start: int, size: int) -> None:
+        """Have the system fetch so many bytes of it, from this byte of the file on, meanwhile, where it knows how to."""
+        if hasattr(os, "posix_fadvise") and (size := min(size, self.stop - start)) > 0:
+            with self.file.path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_WILLNEED)
+
 
 @dataclass(frozen=True, eq=False)
 class WeightFile:
@@ -69,12 +75,6 @@ class WeightFile:
             name: Stored(self, one["dtype"], tuple(one["shape"]), *(first + end for end in one["data_offsets"]))
             for name, one in header.items()
         }
-
-    def read_ahead(self, start: int, stop: int) -> None:
-        """Have the system fetch some bytes from the disk meanwhile, where it knows how to."""
-        if hasattr(os, "posix_fadvise") and stop > start:
-            with self.path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,7 @@ class Named(Mapping):
             found.append(flat[span.start : span.stop])
             size = span.stop - span.start
             if span.start // size % AHEAD == 0:
-                end = stored.start + span.stop * flat.itemsize
-                stored.file.read_ahead(end, min(end + AHEAD * size * flat.itemsize, stored.stop))
+                stored.read_ahead(stored.start + span.stop * flat.itemsize, AHEAD * size * flat.itemsize)
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def split(self, name: str, start: int, values: Tensor) -> Iterator[tuple[Span, Tensor]]:
@@ -250,13 +249,16 @@ class Named(Mapping):
         """The values at rising flat indices of a tensor in a file; where many lie in what is read together, the next is read meanwhile."""
         flat, stored = self.checkpoint.read(name).view(-1), self.checkpoint.files[name]
         size = AHEAD * piece_size()
-        counts = torch.bincount(at // size)
-        yield take_at(flat[:0], at[:0])
-        for number, part in enumerate(at.split(counts.tolist())):
-            for block in (number, number + 1)[number > 0 :]:
-                if block < len(counts) and counts[block] * SPARSE > size * flat.itemsize:
-                    start = stored.start + block * size * flat.itemsize
-                    stored.file.read_ahead(start, min(start + size * flat.itemsize, stored.stop))
+        length, counts = size * flat.itemsize, torch.bincount(at // size).tolist()
+
+        def fetch(block: int) -> None:
+            if block < len(counts) and counts[block] * SPARSE > length:
+                stored.read_ahead(stored.start + block * length, length)
+
+        fetch(0)
+        yield take_at(flat, at[:0])
+        for number, part in enumerate(at.split(counts), start=1):
+            fetch(number)
             yield take_at(flat, part)
 
     def _blocks(self, span: Span) -> Iterator[Tensor]:
@@ -267,9 +269,9 @@ class Named(Mapping):
         for number, block in enumerate(flat.split(size), start=1):
             ahead = start + number * length
             if number == 1:
-                stored.file.read_ahead(start, min(ahead, stored.stop))
+                stored.read_ahead(start, length)
                 block = block[piece_size() :]
-            stored.file.read_ahead(ahead, min(ahead + length, stored.stop))
+            stored.read_ahead(ahead, length)
             yield block
 
 

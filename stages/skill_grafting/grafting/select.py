@@ -148,9 +148,8 @@ def best(region: Region, scores: Tensors, k: int, above: float | None = None) ->
         places = torch.arange(len(part), device=part.device) if least is None else _places(part, _above, least)
         held.add(part, places, start)
         if held.count > 2 * k or (least is None and held.count >= k):
-            least = held.keep_best().min()
-    held.keep_best()
-    return held.best()
+            least = held.keep_best()[0].min()
+    return held.keep_best()
 
 
 class _Held:
@@ -171,22 +170,18 @@ class _Held:
         torch.add(places, start, out=self._indices[self.count : end])
         self.count = end
 
-    def best(self) -> tuple[Tensor, Tensor]:
-        """The scores that are held, and their region indices."""
-        return self._values[: self.count], self._indices[: self.count]
-
-    def keep_best(self) -> Tensor:
-        """Forget all but the k best; gives these."""
-        values, indices = _best_of(*self.best(), self._k)
+    def keep_best(self) -> tuple[Tensor, Tensor]:
+        """Forget all but the k best; gives these, and their region indices."""
+        values, indices = _best_of(self._values[: self.count], self._indices[: self.count], self._k)
         if len(values) < self.count:
             self.count = len(values)
             self._values[: self.count], self._indices[: self.count] = values, indices
-        return values
+        return values, indices
 
     def _grow(self, size: int, like: Tensor) -> None:
         values, indices = like.new_empty(size), like.new_empty(size, dtype=torch.int64)
         if self.count:
-            values[: self.count], indices[: self.count] = self.best()
+            values[: self.count], indices[: self.count] = self._values[: self.count], self._indices[: self.count]
         self._values, self._indices = values, indices
 
 
