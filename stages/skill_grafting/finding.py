@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,16 @@ def masks_between(
 ) -> list[GraftMask]:
     """`find_masks` between the models of a pair; the record of each mask says what is `left_out`.
 
-    read_once: a pair's `squares` are made on the way, by which the caller refuses what isn't finite: files needn't be read before.
+    read_once: files are read in one pass: a pair's `squares` are made on the way, by which the caller refuses what isn't finite, and the
+    values at the masks are kept, if the localizer has them.
     Raises ModelError, besides, for values in the region that are infinite or no numbers where something moved.
     """
     if not (localizer.refuses_infinite or read_once):
         pair.require_finite(region.shapes)
     ends = pair.ends() if read_once else (pair.compared, pair.after)
     try:
-        masks = find_masks(localizer, objective, region, ends, budgets, seed, title)
+        keep = partial(pair.keep, region) if read_once else None
+        masks = find_masks(localizer, objective, region, ends, budgets, seed, title, keep)
     except NoNumberError:
         pair.require_finite(region.shapes)
         raise
@@ -52,4 +55,5 @@ def _left_out(pair: Pair, region: Region) -> dict[str, Any]:
     squares = {name: square for name, square in pair.squares.items() if math.isfinite(square)}
     share = sum(squares.get(name, 0) for name in outside) / (sum(squares.values()) or 1)
     most = max(outside, key=lambda name: squares.get(name, 0))
-    return {"left_out": {"share": share, "tensors": len(outside), "most": most}}
+    # a sum's last digits depend on how many threads made it
+    return {"left_out": {"share": float(f"{share:.6g}"), "tensors": len(outside), "most": most}}

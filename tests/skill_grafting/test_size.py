@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors import safe_open
 
 import skill_grafting as sg
-from skill_grafting.checkpoints.files import Checkpoint
+from skill_grafting.checkpoints.files import Checkpoint, Named
 from skill_grafting.checkpoints.layouts import named_as, skeleton
 from skill_grafting.checkpoints.pairs import StoredPair
 from skill_grafting.checkpoints.writing import copy_beside
 from skill_grafting.grafting import fingerprint as fingerprints
 from skill_grafting.grafting import select
+from skill_grafting.grafting.apply import values_at
 from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.region import Region, outline
+from skill_grafting.grafting.select import BITS
 from skill_grafting.merging import inputs
 from skill_grafting.models import probing
 from skill_grafting.models.blocks import groups_in
@@ -307,3 +311,101 @@ def test_a_base_is_hashed_once_and_beside_the_search_for_its_mask(tmp_path, monk
     mask = sg.localize(pair, sparsity=0.1)
     assert sg.Patch.of(pair, mask=mask).use.fingerprint == sg.Patch.from_pretrained(tmp_path / "patch").use.fingerprint
     assert threads == [False, True], "control"
+
+
+def opened(tmp_path: Path) -> StoredPair:
+    """A pair of two folders, tensors of which have two types; some values are no number in both."""
+    torch.manual_seed(0)
+    base = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT, **HEADS, tie_word_embeddings=True))
+    tuned = copy.deepcopy(base)
+    for number, weight in enumerate(tuned.parameters()):
+        weight.data += 0.01 * torch.randn(weight.shape) * (number + 1)
+
+    def narrow(values: dict[str, torch.Tensor]) -> None:
+        for name in values:
+            if "norm" not in name:
+                values[name] = values[name].bfloat16()
+        first = values["model.layers.0.self_attn.q_proj.weight"].view(torch.int16)
+        first[0, :3] = torch.tensor([0x7FC1, 0x7F80, -32767], dtype=torch.int16)  # NaN with a payload, infinity, a small number
+
+    for name, model in {"base": base, "tuned": tuned}.items():
+        model.save_pretrained(tmp_path / name)
+        edit_tensors(tmp_path / name, narrow)
+    return sg.read_pair(tmp_path / "base", tmp_path / "tuned")
+
+
+def test_whether_there_is_a_tensor_and_its_type_and_shape_are_told_without_reading_it(tmp_path, monkeypatch):
+    pair = opened(tmp_path)
+    name, norm = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(Checkpoint, "read", refuse)
+    for side in (pair.before, pair.compared, pair.after):
+        assert name in side and "other" not in side and 3 not in side
+        assert outline(side, name).dtype == torch.bfloat16 and outline(side, norm).dtype == torch.float32
+        assert outline(side, name).shape == (32, 32)
+        with pytest.raises(AssertionError, match="read"):
+            side[name]
+
+
+@pytest.mark.parametrize("sizes", [(0.02,), (0.005, 0.02, 0.3)])
+def test_values_at_a_mask_are_those_that_were_read_when_it_was_looked_for(sizes, tmp_path, monkeypatch):
+    pair = opened(tmp_path)
+    wanted = {size: sg.localize(pair, sparsity=size, parameters=["layers"]) for size in sizes}
+    values = {size: [values_at(side, mask) for side in (pair.compared, pair.after)] for size, mask in wanted.items()}
+    read = Named.take
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(Named, "take", refuse)
+    words = ("localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--sparsity", *sizes, "--region", "layers")
+    graft(*words, "--to", tmp_path / "patch")
+    with pytest.raises(AssertionError, match="read"):  # control: a localizer that doesn't say what it has read
+        graft(*words, "--to", tmp_path / "other", "--localizer", "random")
+    monkeypatch.setattr(Named, "take", read)
+    for size in sizes:
+        patch = sg.Patch.from_pretrained(tmp_path / "patch" / (f"{size:g}" if len(sizes) > 1 else ""))
+        assert patch.mask == wanted[size]
+        assert {name: part.view(BITS[part.itemsize]).tolist() for name, part in patch.values.items()} == {
+            name: part.view(BITS[part.itemsize]).tolist() for name, part in values[size][1].items()
+        }
+        assert {part.dtype for part in patch.values.values()} == {torch.bfloat16, torch.float32}
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.lists(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]), min_size=1, max_size=4))
+def test_the_best_come_with_the_bits_of_what_their_scores_were_made_of(seed, k, kinds):
+    draw = torch.Generator().manual_seed(seed)
+    sides = [{str(n): torch.randn(5, 3, generator=draw).to(kind) for n, kind in enumerate(kinds)} for _ in range(2)]
+    region = Region({str(n): (5, 3) for n in range(len(kinds))})
+    k = min(k, region.size)
+    scores = select.Elementwise(region.shapes, lambda one, other: (one.float() - other.float()).abs(), *sides)
+    values, indices, *found = select.best(region, scores, k, sources=True)
+    assert same({"": values, "at": indices}, dict(zip(("", "at"), select.best(region, scores, k), strict=True)))
+    mask = GraftMask.from_region_indices(region, indices)
+    for side, bits in zip(sides, found, strict=True):
+        parts = values_at(side, mask)
+        sizes = [part.numel() for part in parts.values()]
+        for (name, part), one in zip(parts.items(), bits.split(sizes), strict=True):
+            assert torch.equal(select.of_bits(one, part.dtype), part), name
+
+
+def test_bytes_of_a_patch_do_not_depend_on_the_number_of_threads(tmp_path):
+    """Sums in parts of the threads have other last digits: what is left out is said in six."""
+    pair, threads = opened(tmp_path), torch.get_num_threads()
+    told = sg.localize(pair, sparsity=0.02).record["left_out"]["share"]
+    squares = {name: square for name, square in pair.squares.items() if math.isfinite(square)}
+    exact = squares["model.embed_tokens.weight"] / sum(squares.values())
+    assert told == float(f"{exact:.6g}") != exact
+    made = []
+    for number in (1, threads + 1):
+        torch.set_num_threads(number)
+        try:
+            graft("localize", "--base", tmp_path / "base", "--finetuned", tmp_path / "tuned", "--sparsity", 0.02, "--to", tmp_path / f"{number}")
+            assert torch.get_num_threads() == number, "as it was before"
+        finally:
+            torch.set_num_threads(threads)
+        made.append({file.name: file.read_bytes() for file in (tmp_path / f"{number}").iterdir()})
+    assert made[0] == made[1]

@@ -25,6 +25,13 @@ from .folders import CONFIG, commit_of, find_checkpoint, weight_files
 if TYPE_CHECKING:
     from torch.nn import Module
 
+# types as safetensors calls them, in the order in which its files have them
+TYPES = {
+    torch.uint64: "U64", torch.int64: "I64", torch.float64: "F64", torch.complex64: "C64", torch.float32: "F32",
+    torch.uint32: "U32", torch.int32: "I32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint16: "U16",
+    torch.int16: "I16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
 # what BERT's first checkpoints call the two parameters of a LayerNorm
 OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 # pieces that are read from the disk together, ahead of their use
@@ -48,6 +55,26 @@ class Stored:
         if hasattr(os, "posix_fadvise") and (size := min(size, self.stop - start)) > 0:
             with self.file.path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_WILLNEED)
+
+    @property
+    def kind(self) -> torch.dtype:
+        """Its type; raises ModelError for one that isn't read."""
+        for kind, name in TYPES.items():
+            if name == self.dtype:
+                return kind
+        known = ", ".join(TYPES.values())
+        raise ModelError(f"{self.file.path}: has numbers of the type {self.dtype}; read are {known}")
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Its numbers from `start` to `stop`, a copy; the system reads nothing beyond them, of which it would guess that it comes next."""
+        size = self.kind.itemsize
+        with self.file.path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            file.seek(self.start + start * size)
+            found = bytearray((stop - start) * size)
+            file.readinto(found)
+        return torch.frombuffer(found, dtype=self.kind) if found else torch.empty(0, dtype=self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +177,10 @@ class Named(Mapping):
         parts = [self._span(span) for span in self.spans[name]]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(self.shapes[name])
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a tensor, which isn't read for it."""
+        return name in self.spans
+
     def __iter__(self) -> Iterator[str]:
         """The names, in order."""
         return iter(self.spans)
@@ -191,8 +222,8 @@ class Named(Mapping):
 
     def outline(self, name: str) -> Tensor:
         """A tensor of its type and shape, without values."""
-        first = self._span(self.spans[name][0])
-        return torch.empty(self.shapes[name], dtype=first.dtype, device="meta")
+        kind = self.checkpoint.files[self.spans[name][0].name].kind
+        return torch.empty(self.shapes[name], dtype=kind, device="meta")
 
     def take(self, name: str, indices: Tensor) -> Tensor:
         """The values at rising flat indices of a tensor, copied."""
@@ -263,16 +294,16 @@ class Named(Mapping):
 
     def _blocks(self, span: Span) -> Iterator[Tensor]:
         """First a piece, which is all that some look at, then several at a time."""
-        flat, stored, size = self._span(span), self.checkpoint.files[span.name], AHEAD * piece_size()
+        stored, first = self.checkpoint.files[span.name], min(piece_size(), span.stop - span.start)
+        yield stored.read(span.start, span.start + first)
+        if first == span.stop - span.start:
+            return
+        flat, size = self._span(span), AHEAD * piece_size()
         start, length = stored.start + span.start * flat.itemsize, size * flat.itemsize
-        yield flat[: piece_size()]
-        for number, block in enumerate(flat.split(size), start=1):
-            ahead = start + number * length
-            if number == 1:
-                stored.read_ahead(start, length)
-                block = block[piece_size() :]
-            stored.read_ahead(ahead, length)
-            yield block
+        stored.read_ahead(start, length)
+        for number, block in enumerate(flat.split(size)):
+            stored.read_ahead(start + (number + 1) * length, length)
+            yield block if number else block[first:]
 
 
 def _stored_name(checkpoint: Checkpoint, name: str, prefix: str) -> str | None:

@@ -19,17 +19,8 @@ from ..grafting.select import pieces_of
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from ..support.errors import ModelError
 from ..support.io import read_json, write_json
-from .files import Checkpoint, Stored
+from .files import TYPES, Checkpoint, Stored
 from .folders import CONFIG, INDEX
-
-# types as safetensors calls them, in the order in which its files have them
-TYPES = {
-    torch.uint64: "U64", torch.int64: "I64", torch.float64: "F64", torch.complex64: "C64", torch.float32: "F32",
-    torch.uint32: "U32", torch.int32: "I32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint16: "U16",
-    torch.int16: "I16", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.int8: "I8", torch.uint8: "U8",
-    torch.bool: "BOOL",
-}  # fmt: skip
-
 
 MODULES = "modules.json"
 # what else a folder of transformers may have beside weights, settings and tokenizer

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from .apply import holds
 from .region import Tensors, outline
-from .select import Scratch, pieces_of
+from .select import Scratch, bits, pieces_of
 
 # types that models are trained or kept in for their size
 NARROW = (torch.bfloat16, torch.float16)
 # how many numbers of a tensor are looked at before all are
 FIRST = 4096
-# whole numbers of as many bytes as a number of a tensor has, by which bits are compared
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # numbers of a tensor that are compared at once
 PIECE = 2**22
 
@@ -151,4 +149,4 @@ def as_bits(values: Tensor) -> Tensor:
     flat = values.detach().contiguous().reshape(-1)
     if flat.itemsize == 16:
         return torch.view_as_real(flat).view(torch.int64)
-    return flat.view(BITS[flat.itemsize])
+    return bits(flat)

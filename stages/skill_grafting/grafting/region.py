@@ -32,6 +32,10 @@ class LazyTensors(Mapping):
             raise KeyError(name)
         return self._make(name)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a tensor, which isn't computed for it."""
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         """The names, in order."""
         return iter(self._names)

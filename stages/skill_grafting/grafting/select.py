@@ -12,9 +12,11 @@ from .apply import taken
 from .mask import GraftMask
 from .region import LazyTensors, Region, Tensors, outline
 
-# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32), for
-# each of its threads; elsewhere more, as each step has to be started there
+# numbers that are worked on together: on a processor as many as its cache holds of a few tensors (1 MiB of each in float32);
+# elsewhere more, as each step has to be started there
 CACHED, PART = 2**18, 2**22
+# whole numbers of as many bytes as a number of a tensor has, by which bits are told
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class NoNumberError(MaskError):
@@ -30,7 +32,13 @@ class Elementwise(LazyTensors):
 
     def pieces(self, name: str) -> Iterator[Tensor]:
         """The tensor of a name laid end to end, a piece at a time, in order."""
-        return evenly(self._function(*parts).reshape(-1) for parts in pieces_of(name, *self._sources))
+        return (made for (made,) in self.parts(name, sources=False))
+
+    def parts(self, name: str, sources: bool = True) -> Iterator[tuple[Tensor, ...]]:
+        """Its pieces, each with those of the sources that it was made of."""
+        for parts in pieces_of(name, *self._sources):
+            made = self._function(*parts)
+            yield from pieces(*(part.reshape(-1) for part in (made, *(parts if sources else ()))))
 
 
 class Converted(LazyTensors):
@@ -79,7 +87,7 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def piece_size(device: str = "cpu") -> int:
     """How many numbers a piece has."""
-    return CACHED * torch.get_num_threads() if device == "cpu" else PART
+    return CACHED if device == "cpu" else PART
 
 
 def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -87,13 +95,13 @@ def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     held, room = list[Tensor](), 0
     for part in parts:
         size = piece_size(part.device.type)
-        if not held and (whole := len(part) // size * size):
+        if not held and (whole := part.numel() // size * size):
             yield from part[:whole].split(size)
             part = part[whole:]
         room = room or size
-        while len(part):
+        while part.numel():
             held.append(part[:room])
-            part, room = part[room:], room - len(held[-1])
+            part, room = part[room:], room - held[-1].numel()
             if not room:
                 yield held[0] if len(held) == 1 else torch.cat(held)
                 held, room = [], size
@@ -110,7 +118,7 @@ class Scratch:
     def __call__(self, use: str, like: Tensor, kind: torch.dtype) -> Tensor:
         """A tensor of the shape of `like` and any values; the next one for the same use lies in the same memory."""
         kept, count = self._kept.get(use), like.numel()
-        if kept is None or len(kept) < count or kept.dtype != kind or kept.device != like.device:
+        if kept is None or kept.numel() < count or kept.dtype != kind or kept.device != like.device:
             kept = self._kept[use] = torch.empty(count, dtype=kind, device=like.device)
         return kept if kept.shape == like.shape else kept[:count].view(like.shape)
 
@@ -130,83 +138,102 @@ def ordered(values: Tensor, indices: Tensor) -> Tensor:
     return indices[torch.sort(values, descending=True, stable=True).indices].cpu()
 
 
-def best(region: Region, scores: Tensors, k: int, above: float | None = None) -> tuple[Tensor, Tensor]:
+def best(
+    region: Region, scores: Tensors, k: int, above: float | None = None, sources: bool = False
+) -> tuple[Tensor, ...]:
     """The k highest scores of the region and their region indices (int64), which rise; of equal scores the lower index comes first.
 
     So there are exactly k, and masks of growing k are nested; fewer where scores have to be `above` a number.  Scores are asked for once, in
     pieces if they are `Elementwise` and else tensor by tensor, and forgotten but for those above the least of the k best so far, of which
     at most 2k and a piece are held.
-    Raises ValueError if k is not within 0..region.size, NoNumberError if a score is NaN.
+    sources: of `Elementwise` scores the bits of what each of the k was made of are given, too (see `bits`), so that nothing is read for
+    them again.  Raises ValueError if k is not within 0..region.size, NoNumberError if a score is NaN.
     """
     if not 0 <= k <= region.size:
         raise ValueError(f"k must be within 0..{region.size}, not {k}")
     if k == 0:
         return torch.empty(0), torch.empty(0, dtype=torch.int64)
     held, least = _Held(k), None if above is None else torch.tensor(above)
-    for start, part in _parts(region, scores):
+    for start, part, *made_of in _parts(region, scores, sources):
         # what equals the least of k that came before has a higher index
-        places = torch.arange(len(part), device=part.device) if least is None else _places(part, _above, least)
-        held.add(part, places, start)
+        places = torch.arange(part.numel(), device=part.device) if least is None else _places(part, _is_above, least)
+        held.add(places + start, *(one[places] for one in (part, *map(bits, made_of))))
         if held.count > 2 * k or (least is None and held.count >= k):
-            least = held.keep_best()[0].min()
-    return held.keep_best()
+            least = held.keep_best()[1].min()
+    indices, values, *rest = held.keep_best()
+    return values, indices, *rest
 
 
 class _Held:
-    """Scores that may be among the k best, with their region indices, which rise: in memory that grows, and not in many small tensors."""
+    """What may be among the k best: region indices, which rise, scores, and what else belongs to these.
+
+    It lies in memory that grows, and not in many small tensors.
+    """
 
     def __init__(self, k: int) -> None:
         self._k, self.count = k, 0
-        self._values: Tensor | None = None
-        self._indices = torch.empty(0, dtype=torch.int64)
+        self._columns: list[Tensor] = []
 
-    def add(self, part: Tensor, places: Tensor, start: int) -> None:
-        """Hold the scores at some places of a part that begins at a region index; of parts of several types in the widest."""
-        end, held = self.count + len(places), self._values
-        kind = part.dtype if held is None else torch.promote_types(part.dtype, held.dtype)
-        if held is None or end > len(held) or kind != held.dtype:
-            self._grow(max(end, min(2 * self.count, 2 * self._k + len(part))), part.to(kind))
-        self._values[self.count : end] = part[places]
-        torch.add(places, start, out=self._indices[self.count : end])
+    def add(self, *found: Tensor) -> None:
+        """Hold some more; of several types in the widest."""
+        end = self.count + found[0].numel()
+        room = self._columns[0].numel() if self._columns else 0
+        kinds = [
+            torch.promote_types(*(side.dtype for side in both))
+            for both in zip(found, self._columns or found, strict=True)
+        ]
+        if end > room or kinds != [column.dtype for column in self._columns]:
+            size = max(end, min(2 * self.count, 2 * self._k + found[0].numel()))
+            grown = [part.new_empty(size, dtype=kind) for part, kind in zip(found, kinds, strict=True)]
+            for new, old in zip(grown, self._columns, strict=False):
+                new[: self.count] = old[: self.count]
+            self._columns = grown
+        for column, part in zip(self._columns, found, strict=True):
+            column[self.count : end] = part
         self.count = end
 
-    def keep_best(self) -> tuple[Tensor, Tensor]:
-        """Forget all but the k best; gives these, and their region indices."""
-        values, indices = _best_of(self._values[: self.count], self._indices[: self.count], self._k)
-        if len(values) < self.count:
-            self.count = len(values)
-            self._values[: self.count], self._indices[: self.count] = values, indices
-        return values, indices
-
-    def _grow(self, size: int, like: Tensor) -> None:
-        values, indices = like.new_empty(size), like.new_empty(size, dtype=torch.int64)
-        if self.count:
-            values[: self.count], indices[: self.count] = self._values[: self.count], self._indices[: self.count]
-        self._values, self._indices = values, indices
+    def keep_best(self) -> list[Tensor]:
+        """Forget all but the k best, and give these."""
+        found = [column[: self.count] for column in self._columns]
+        if (kept := _best_of(found[1], self._k)) is not None:
+            self.count = kept.numel()
+            for column in found:
+                column[: self.count] = column[kept]
+        return [column[: self.count] for column in self._columns]
 
 
-def _parts(region: Region, scores: Tensors) -> Iterator[tuple[int, Tensor]]:
-    """Region index of the first of the scores that come next, and these, flat."""
+def bits(values: Tensor) -> Tensor:
+    """The bits of a tensor's numbers, of at most eight bytes, as whole numbers."""
+    return values.view(BITS[values.itemsize])
+
+
+def of_bits(found: Tensor, kind: torch.dtype) -> Tensor:
+    """The numbers of a type that have these bits."""
+    return found.to(BITS[kind.itemsize]).view(kind)
+
+
+def _parts(region: Region, scores: Tensors, sources: bool) -> Iterator[tuple]:
+    """Region index of the first of the scores that come next, these, flat, and what they were made of, if that is asked for."""
     for name, start in region.starts.items():
         made = isinstance(scores, Elementwise)
-        for part in scores.pieces(name) if made else (part for (part,) in pieces(scores[name].reshape(-1))):
-            yield start, part
-            start += len(part)
+        for parts in scores.parts(name, sources) if made else pieces(scores[name].reshape(-1)):
+            yield start, *parts
+            start += parts[0].numel()
 
 
-def _best_of(values: Tensor, indices: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _best_of(values: Tensor, k: int) -> Tensor | None:
+    """Places of the k best, rising; None if these are all."""
     if bool(values.isnan().any()):
         raise NoNumberError("a score is no number (NaN)")
-    if len(values) <= k:
-        return values, indices
+    if values.numel() <= k:
+        return None
     least = _kth(values, k)
     places = _places(values, operator.ge, least)
-    values = values[places]
-    if surplus := len(places) - k:  # the last of those that equal the least
-        kept = torch.ones(len(places), dtype=torch.bool, device=places.device)
-        kept[(values == least).nonzero().reshape(-1)[-surplus:]] = False
-        values, places = values[kept], places[kept]
-    return values, indices[places]
+    if surplus := places.numel() - k:  # the last of those that equal the least
+        kept = torch.ones(places.numel(), dtype=torch.bool, device=places.device)
+        kept[(values[places] == least).nonzero().reshape(-1)[-surplus:]] = False
+        places = places[kept]
+    return places
 
 
 # On a processor numpy takes a third of torch's time for a comparison, and half of it to find the k-th highest.
@@ -223,9 +250,10 @@ def _places(scores: Tensor, compare: Callable, least: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(compare(_numpy(scores), least.item())))
 
 
-def _above(scores: Tensor | np.ndarray, least: Tensor | float) -> Tensor | np.ndarray:
+def _is_above(scores: Tensor | np.ndarray, least: Tensor | float) -> Tensor | np.ndarray:
     """Which are above the least; NaN is, too, so that it is found."""
-    return ~(scores <= least)
+    below = scores <= least
+    return np.logical_not(below, out=below) if isinstance(below, np.ndarray) else below.logical_not_()
 
 
 def _kth(values: Tensor, k: int) -> Tensor:

@@ -27,6 +27,8 @@ from ..support.fields import Section
 from ..support.progress import watched
 
 LOGGER = logging.getLogger("skill_grafting")
+# gets region indices, which rise, and the bits of the pretrained and the fine-tuned values there, which were read anyway
+Keep = Callable[[Tensor, Tensor, Tensor], object] | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class LocalizerInput(Objective):
     """Everything a localizer may look at: beside the loss both ends of the region, whose values are never changed.
 
     `generator` is seeded by (purpose, task, seed); every random draw comes from it.  `on_step()` moves the bar of a search whose
-    steps are known (`Localizer.steps_for`).
+    steps are known (`Localizer.steps_for`).  `keep` takes the values of a mask from whoever has them, so that they needn't be read again.
     """
 
     region: Region
@@ -75,6 +77,7 @@ class LocalizerInput(Objective):
     finetuned: Tensors
     generator: np.random.Generator
     on_step: Callable[[], object] = lambda: None
+    keep: Keep = None
 
     def put(self, tensors: Tensors) -> None:
         """Overwrite the weights with these values."""
@@ -173,6 +176,7 @@ def find_masks(
     budgets: Sequence[Budget],
     seed: int | np.random.Generator = 0,
     title: str = "",
+    keep: Keep = None,
 ) -> list[GraftMask]:
     """The mask of each budget between the `ends` of a region, pretrained and fine-tuned; equal seeds give equal masks.
 
@@ -194,7 +198,7 @@ def find_masks(
 
         def make_input() -> LocalizerInput:
             given = objective.between(region, before, after, copy.deepcopy(generator))
-            return replace(given, on_step=moved)
+            return replace(given, on_step=moved, keep=keep)
 
         masks = localizer.find(make_input, budgets)
     how = {"method": localizer.name, "settings": localizer.model_dump()}

@@ -12,7 +12,7 @@ from ..grafting.differences import difference, is_finite, subtracted
 from ..grafting.mask import GraftMask
 from ..grafting.region import Region, Tensors
 from ..grafting.select import Elementwise, NoNumberError, Scratch, best, ordered, pieces_of
-from .localizer import Budget, Localizer, LocalizerInput
+from .localizer import Budget, Keep, Localizer, LocalizerInput
 
 
 def movement(pretrained: Tensors, finetuned: Tensors, region: Region) -> Tensors:
@@ -44,28 +44,33 @@ def squared_distance(before: Tensor, after: Tensor, scratch: Scratch | None = No
     return wide.dot(wide)
 
 
-def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> Tensor:
+def movement_order(pretrained: Tensors, finetuned: Tensors, region: Region, k: int, keep: Keep = None) -> Tensor:
     """Region indices (int64, shape (k,)) of the k parameters that moved most, furthest first."""
-    return ordered(*_most_moved(pretrained, finetuned, region, k))
+    return ordered(*_most_moved(pretrained, finetuned, region, k, keep))
 
 
-def movement_mask(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> GraftMask:
+def movement_mask(pretrained: Tensors, finetuned: Tensors, region: Region, k: int, keep: Keep = None) -> GraftMask:
     """The mask of the k parameters that moved most."""
-    return GraftMask.from_region_indices(region, _most_moved(pretrained, finetuned, region, k)[1])
+    return GraftMask.from_region_indices(region, _most_moved(pretrained, finetuned, region, k, keep)[1])
 
 
-def _most_moved(pretrained: Tensors, finetuned: Tensors, region: Region, k: int) -> tuple[Tensor, Tensor]:
+def _most_moved(
+    pretrained: Tensors, finetuned: Tensors, region: Region, k: int, keep: Keep = None
+) -> tuple[Tensor, Tensor]:
     """The k largest movements and their region indices, as `best` gives them; raises NoNumberError if one of all is infinite or NaN.
 
     Values that are the same infinity or NaN in both haven't moved; they are looked for only if there are any.
     """
-    scratch = Scratch()
+    scratch, kept = Scratch(), keep is not None
     try:
-        values, indices = best(region, Elementwise(region.shapes, partial(_roughly, scratch), pretrained, finetuned), k)
+        roughly = Elementwise(region.shapes, partial(_roughly, scratch), pretrained, finetuned)
+        values, indices, *ends = best(region, roughly, k, sources=kept)
     except NoNumberError:
-        values, indices = best(region, movement(pretrained, finetuned, region), k)
+        values, indices, *ends = best(region, movement(pretrained, finetuned, region), k, sources=kept)
     if not bool(is_finite(values).all()):
         raise NoNumberError("a parameter moved further than a number can say")
+    if ends:
+        keep(indices, *ends)
     return values, indices
 
 
@@ -97,8 +102,8 @@ class Movement(Localizer):
         if len(budgets) != 1 or type(self) is not Movement:
             return super().find(make_input, budgets)
         given = make_input()
-        return [movement_mask(given.pretrained, given.finetuned, given.region, budgets[0].k)]
+        return [movement_mask(given.pretrained, given.finetuned, given.region, budgets[0].k, given.keep)]
 
     def rank(self, given: LocalizerInput, k: int) -> Tensor:
         """Region indices of the k parameters that moved most."""
-        return movement_order(given.pretrained, given.finetuned, given.region, k)
+        return movement_order(given.pretrained, given.finetuned, given.region, k, given.keep)

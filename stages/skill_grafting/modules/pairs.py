@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..grafting.apply import holds
+from ..grafting.apply import holds, values_at
 from ..grafting.differences import (
     FIRST,
     is_equal,
@@ -25,7 +25,7 @@ from ..grafting.differences import (
 )
 from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, unwrapped
-from ..grafting.select import Converted, pieces_of
+from ..grafting.select import Converted, of_bits, pieces_of
 from ..localizers.movement import squared_movement
 from ..support.errors import ModelError, ParamsError, require_takes
 from ..support.fields import GROUPS
@@ -216,8 +216,37 @@ class Pair:
 
         return self.compared, Converted(self.after, noted)
 
+    def keep(self, region: Region, indices: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Remember the bits of both models' values at region indices, which rise, so that they needn't be read from files again."""
+        self._kept.update(shapes=region.shapes, indices=indices, before=before, after=after)
+
+    def base_at(self, mask: GraftMask) -> dict[str, torch.Tensor]:
+        """The base's values at a mask's parameters, as movement starts from them: copies, on the processor."""
+        return self._at(mask, "before", self.compared)
+
+    def tuned_at(self, mask: GraftMask) -> dict[str, torch.Tensor]:
+        """The tuned model's values at a mask's parameters: copies, on the processor."""
+        return self._at(mask, "after", self.after)
+
+    def _at(self, mask: GraftMask, side: str, tensors: Tensors) -> dict[str, torch.Tensor]:
+        if self._kept.get("shapes") == mask.region.shapes:
+            wanted, indices = mask.region_indices(), self._kept["indices"]
+            at = torch.searchsorted(indices, wanted).clamp_(max=indices.numel() - 1)
+            if torch.equal(indices[at], wanted):
+                parts = [(name, mask.indices[name].numel()) for name in mask.region.shapes if name in mask.indices]
+                found = self._kept[side][at].split([size for _, size in parts])
+                return {
+                    name: of_bits(one, outline(tensors, name).dtype)
+                    for (name, _), one in zip(parts, found, strict=True)
+                }
+        return {name: part.cpu() for name, part in values_at(tensors, mask).items()}
+
     @cached_property
     def _known(self) -> dict[str, float]:
+        return {}
+
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
         return {}
 
     def _square(self, name: str) -> float:

@@ -2,14 +2,17 @@
 
 import time
 from argparse import Namespace
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..checkpoints.pairs import StoredPair, open_pair
 from ..finding import masks_between
-from ..grafting.apply import taken
 from ..grafting.fingerprint import fingerprint
 from ..grafting.region import Region
 from ..localizers.localizer import NO_OBJECTIVE, Budget
@@ -34,9 +37,11 @@ def localize(**options: Any) -> str:
     pair = open_pair(request.base, request.finetuned, request.mode, (request.revision, request.finetuned_revision))
     region = _region(request, pair)
     localizer, budgets = localizer_of(request.localizer), [Budget.of(region, size, "sparsity") for size in sizes]
-    with ThreadPoolExecutor(1) as beside:  # the base is read for its fingerprint by the way
+    with ThreadPoolExecutor(1) as beside, _one_thread_less():  # the base is read for its fingerprint by the way
         beside.submit(fingerprint, whole_region(pair.before, pair.weights, region.shapes, {*pair.whole}), pair.before)
-        masks = masks_between(localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, read_once=True)
+        masks = masks_between(
+            localizer, NO_OBJECTIVE, pair, region, budgets, request.seed, localizer.name, read_once=True
+        )
     squares = pair.squares
     pair.require_finite(name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan)))
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
@@ -47,6 +52,17 @@ def localize(**options: Any) -> str:
         lines.append(f"{percent(_movement_in(pair, patch) / moved)} % of the region's squared movement.")
     lines += _assumptions(request, pair, mask.record.get("left_out"))
     return "\n".join([*lines, f"{time.monotonic() - started:.1f} seconds."])
+
+
+@contextmanager
+def _one_thread_less() -> Iterator[None]:
+    """Leave a processor to other work: with more threads than processors each waits for the others all the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _region(request: Namespace, pair: Pair) -> Region:
@@ -61,8 +77,8 @@ def _region(request: Namespace, pair: Pair) -> Region:
 
 def _movement_in(pair: Pair, patch: PatchContent) -> float:
     """The squared distance that the parameters of a patch moved."""
-    parts = ((taken(pair.compared, name, at), patch.values[name]) for name, at in patch.mask.indices.items())
-    return float(sum(squared_distance(*part) for part in parts))
+    before = pair.base_at(patch.mask)
+    return float(sum(squared_distance(before[name], values) for name, values in patch.values.items()))
 
 
 def _assumptions(request: Namespace, pair: Pair, left_out: dict[str, Any] | None) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..grafting.apply import values_at
 from ..grafting.fingerprint import identify
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask, require_held
@@ -21,8 +20,7 @@ def patch_between(pair: Pair, mask: GraftMask, **about: Any) -> PatchContent:
     whole = pair.travelling(mask)
     pair.require_finite(whole)
     head = {name: pair.after[name].detach().cpu().clone() for name in whole}
-    values = {name: part.cpu() for name, part in values_at(pair.after, mask).items()}
-    return patch_of(pair, StoredMask(mask, values, head, {}), **about)
+    return patch_of(pair, StoredMask(mask, pair.tuned_at(mask), head, {}), **about)
 
 
 def patch_of(
