@@ -348,6 +348,13 @@ def test_whether_there_is_a_tensor_and_its_type_and_shape_are_told_without_readi
         assert outline(side, name).shape == (32, 32)
         with pytest.raises(AssertionError, match="read"):
             side[name]
+    file = tmp_path / "base" / "model.safetensors"
+    assert next(pair.before.pieces(norm)).shape == (32,)
+    with file.open("r+b") as written:
+        written.truncate(file.stat().st_size // 2)
+    with pytest.raises(sg.GraftError, match=r"base/model.safetensors: damaged: it ends before the last of its tensors does"):
+        for one in pair.before:
+            next(pair.before.pieces(one))
 
 
 @pytest.mark.parametrize("sizes", [(0.02,), (0.005, 0.02, 0.3)])

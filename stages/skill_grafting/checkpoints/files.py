@@ -66,14 +66,18 @@ class Stored:
         raise ModelError(f"{self.file.path}: has numbers of the type {self.dtype}; read are {known}")
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Its numbers from `start` to `stop`, a copy; the system reads nothing beyond them, of which it would guess that it comes next."""
+        """Its numbers from `start` to `stop`, a copy; the system reads nothing beyond them, of which it would guess that it comes next.
+
+        Raises ModelError if the file has been cut off meanwhile.
+        """
         size = self.kind.itemsize
         with self.file.path.open("rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             file.seek(self.start + start * size)
             found = bytearray((stop - start) * size)
-            file.readinto(found)
+            if file.readinto(found) < len(found):
+                raise ModelError(f"{self.file.path}: damaged: it ends before the last of its tensors does")
         return torch.frombuffer(found, dtype=self.kind) if found else torch.empty(0, dtype=self.kind)
 
 
