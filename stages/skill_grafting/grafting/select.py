@@ -79,10 +79,12 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
     What is done to a piece finds it in the cache, where what is done to whole tensors reads and writes all of them each time.
     """
-    tensors = tuple(tensor.detach() for tensor in tensors)
+    tensors, size = tuple(tensor.detach() for tensor in tensors), piece_size(tensors[0].device.type)
     if not all(tensor.is_contiguous() for tensor in tensors):
         return iter([tensors])
-    return zip(*(tensor.view(-1).split(piece_size(tensors[0].device.type)) for tensor in tensors), strict=True)
+    if tensors[0].numel() <= size:
+        return iter([tuple(tensor.view(-1) for tensor in tensors)])
+    return zip(*(tensor.view(-1).split(size) for tensor in tensors), strict=True)
 
 
 def piece_size(device: str = "cpu") -> int:
@@ -94,8 +96,11 @@ def evenly(parts: Iterable[Tensor]) -> Iterator[Tensor]:
     """Flat tensors laid end to end, in pieces of the usual size."""
     held, room = list[Tensor](), 0
     for part in parts:
-        size = piece_size(part.device.type)
-        if not held and (whole := part.numel() // size * size):
+        size, count = piece_size(part.device.type), part.numel()
+        if not held and count == size:
+            yield part
+            continue
+        if not held and (whole := count // size * size):
             yield from part[:whole].split(size)
             part = part[whole:]
         room = room or size

@@ -40,16 +40,10 @@ def tensors_of(
     other may have two parameters of these names: the base any, and the tuned model equal ones.  Raises ModelError if one model can't be
     the other after fine-tuning.
     """
-    for model in (base, tuned):
-        if not isinstance(model, nn.Module):
-            raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
-        require_whole(model)
-        for name, values in tensors_in(model).items():
-            require_plain(name, values)
+    before, after = (_state(model) for model in (base, tuned))
     models = [unwrapped(model) for model in (base, tuned)]
     _require_same_adapters(*models)
     whole = heads_of(base) | {*whole}
-    before, after = (_state(model) for model in models)
     for name in _tables(models[0]) | _tables(models[1]):
         if not _is_fit(before.get(name), after.get(name)):
             before.pop(name, None), after.pop(name, None)
@@ -82,7 +76,14 @@ def put_extra_states(model: nn.Module, states: Mapping[str, Any]) -> None:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: values.detach() for name, values in tensors_in(model).items()}
+    """All parameters and buffers by name; ParamsError for what is no module, ModelError for numbers that aren't plain."""
+    if not isinstance(model, nn.Module):
+        raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
+    require_whole(model)
+    tensors = tensors_in(model)
+    for name, values in tensors.items():
+        require_plain(name, values)
+    return {name: values.detach() for name, values in tensors.items()}
 
 
 def _shared_names(model: nn.Module) -> dict[str, str]:
