@@ -1,8 +1,8 @@
 """peft: one parameter-efficient method trained from the pretrained model, for the tasks of one seed.
 
-A new method is a function that inserts its modules into a model, and a line in METHODS.  Bottlenecks
-are written here because the `adapters` library (1.3.0) asks for transformers 4.57 and can't be
-imported beside 5.
+A new method is a function that inserts its modules into a model, or gives what it trains there, and a line in METHODS.
+Bottlenecks are written here because the `adapters` library (1.3.0) asks for transformers 4.57 and can't be imported
+beside 5.
 """
 
 from collections.abc import Callable
@@ -45,14 +45,15 @@ def train_efficiently(
     Gives the model with what was inserted, live, the parameters that were trained, and the record.  Every plan starts
     from the same random numbers.  Raises ModelError if the method can't be attached, TrainingError if every loss diverges.
     """
-    method, _, size = name.rpartition("_")
-    purpose = ("peft", method, int(size), cell.task.name, cell.seed)
+    method, _, number = name.partition("_")
+    size = int(number or 0)
+    purpose = ("peft", method, size, cell.task.name, cell.seed)
 
     def trained(point: Point) -> Trained[tuple[LabelModel, dict[str, Tensor], list[dict[str, float]]]]:
         plan = TrainPlan(**point)
         with seeded_torch(*purpose):
             model = cell.load(None)
-            weights = attach(model, method, int(size))
+            weights = attach(model, method, size)
             examples = model.encode(cell.rows["train"])
             batches = batches_of(model, examples, plan.batch_size, numpy_generator(*purpose))
             curve = train(batches, weights, plan, Hooks(on_step=on_step)).curve
@@ -61,7 +62,7 @@ def train_efficiently(
     best = search(map(asdict, plans), trained)
     model, weights, curve = best.kept
     record = {"dev_accuracy": best.accuracy, "chosen": best.point, "grid": best.grid, "curve": curve}
-    return model, weights, {"method": method, "size": int(size), **record}
+    return model, weights, {"method": method, "size": size, **record}
 
 
 def plans_of(settings: PeftTraining, chosen: Point) -> list[TrainPlan]:
@@ -135,13 +136,12 @@ LAYOUTS = {
 def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
     """Insert a method's modules into a freshly loaded model; gives the live trained parameters, in its order.
 
-    Those are the inserted ones and a new head, if there is one; everything else is frozen.  The logits stay
-    as they are until training.  Random starts come from torch's global generator: seed it first.  Raises
-    ModelError if the model is built in no known way.
+    Those are the inserted ones, or the model's own that the method trains, and a new head, if there is one; everything
+    else is frozen.  The logits stay as they are until training.  Random starts come from torch's global generator: seed
+    it first.  Raises ModelError if the model is built in no known way.
     """
     own = [*model.parameters().values()]  # held, so that no new parameter takes the identity of one of these
-    known = {id(parameter) for parameter in own}
-    METHODS[method](model.model, size)
+    known = {id(parameter) for parameter in own} - {id(parameter) for parameter in METHODS[method](model.model, size)}
     inserted = {name for name, parameter in model.parameters().items() if id(parameter) not in known}
     return model.train_only(inserted | _head(model))
 
@@ -161,7 +161,7 @@ def _head(model: LabelModel) -> set[str]:
     return {name for name, group in groups_of(model).items() if group == HEAD}
 
 
-def _lora(model: "PreTrainedModel", rank: int) -> None:
+def _lora(model: "PreTrainedModel", rank: int) -> list[nn.Parameter]:
     """Low-rank updates (Hu et al., 2022): W + 2 * B A for each query and value projection W, A random and B zero at first.
 
     Where query, key and value are one matrix, as in GPT-2, the update is one of that whole matrix.
@@ -173,9 +173,10 @@ def _lora(model: "PreTrainedModel", rank: int) -> None:
     transposed = not isinstance(model.get_submodule(targets[0]), nn.Linear)
     config = LoraConfig(r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=transposed)
     inject_adapter_in_model(config, model)
+    return []
 
 
-def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: Activation) -> None:
+def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: Activation) -> list[nn.Parameter]:
     """A bottleneck of this width right behind each of these projections, before dropout, residual sum and (in BERT) norm.
 
     A hook rather than a module around the projection: every other parameter keeps its name, and those of the bottleneck
@@ -185,6 +186,18 @@ def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: 
         projection = model.get_submodule(name)
         projection.adapter = Bottleneck(model.config.hidden_size, size, activation).to(projection.weight.device)
         projection.register_forward_hook(lambda module, _inputs, output: module.adapter(output))
+    return []
+
+
+def _norms(model: "PreTrainedModel", _size: int) -> list[nn.Parameter]:
+    """Scales and shifts of all norms in the blocks: modules whose own parameters are vectors (LN-tuning, Qi et al., 2022)."""
+    blocks = tuple(f"{block}." for block in block_names(model))
+    inside = [module for name, module in model.named_modules() if name.startswith(blocks)]
+    owned = [[*module.parameters(recurse=False)] for module in inside]
+    found = [parameter for own in owned if all(one.dim() == 1 for one in own) for parameter in own]
+    if not found:
+        raise ModelError(f"{type(model).__name__}: its layers have no norms with parameters to train")
+    return found
 
 
 def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
@@ -199,13 +212,14 @@ def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
     )
 
 
-# method(transformers model, size) inserts it, without changing any logit
-METHODS = {
+# method(transformers model, size) inserts it, without changing any logit, and gives the model's own parameters that it trains
+METHODS: dict[str, Callable[["PreTrainedModel", int], list[nn.Parameter]]] = {
     "lora": _lora,
     # behind attention and feed-forward (Houlsby et al., 2019)
     "houlsby": partial(_bottlenecks, which=slice(-2, None), activation=functional.gelu),
     # behind the feed-forward alone (Pfeiffer et al., 2021)
     "pfeiffer": partial(_bottlenecks, which=slice(-1, None), activation=functional.relu),
+    "norms": _norms,
 }
 
 

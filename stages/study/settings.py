@@ -39,8 +39,8 @@ class WiseParams(Section):
 
 
 def _method(name: str) -> str:
-    if not re.fullmatch(r"(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}", name):
-        raise ValueError("lora_RANK, houlsby_SIZE or pfeiffer_SIZE, for instance lora_8")
+    if not re.fullmatch(r"(lora|houlsby|pfeiffer)_[1-9][0-9]{0,4}|norms", name):
+        raise ValueError("lora_RANK, houlsby_SIZE, pfeiffer_SIZE or norms, for instance lora_8")
     return name
 
 

@@ -18,6 +18,7 @@ from skill_grafting.grafting.mask import GraftMask
 from skill_grafting.grafting.mask_files import StoredMask, read_mask
 from skill_grafting.grafting.readout import READOUTS
 from skill_grafting.localizers.movement import movement_mask
+from skill_grafting.models.blocks import block_names
 from skill_grafting.support.errors import DataError, ModelError, ParamsError
 from skill_grafting.support.io import read_json, write_json
 from stages.study.bound import lacking, log_all_regions, log_models, variance_term
@@ -435,6 +436,10 @@ def load(folders):
     return fresh
 
 
+# what puts modules of its own into a model
+INSERTED = [method for method in METHODS if method != "norms"]
+
+
 def attached(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
     """attach, drawing the same numbers every time: a bottleneck of few ReLUs may start dead."""
     with seeded_torch("test", method):
@@ -460,7 +465,7 @@ def changed(before: dict[str, Tensor], model: LabelModel) -> set[str]:
     return {name for name, value in after.items() if name not in before or not torch.equal(before[name], value)}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INSERTED)
 @pytest.mark.parametrize(("kind", "mode"), KINDS)
 def test_as_much_as_the_formula_says_is_inserted_and_at_first_changes_no_bit(load, kind, mode, method):
     model, size = load(kind, mode), 3
@@ -509,7 +514,7 @@ def test_a_bottleneck_is_added_to_what_the_projection_gives(load, method, activa
     assert 0 < float(part["down.weight"].detach().abs().max()) <= 0.02, "cut off at twice the deviation"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", INSERTED)
 def test_what_cannot_be_inserted_is_refused_and_the_model_untouched(load, method):
     model = load("squeezebert", "prompt")
     before = every_value(model)
@@ -518,13 +523,40 @@ def test_what_cannot_be_inserted_is_refused_and_the_model_untouched(load, method
     assert not changed(before, model)
 
 
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_norms_trains_the_vectors_of_norms_in_blocks_and_nothing_else(load, kind, mode):
+    model = load(kind, mode)
+    before = every_value(model)
+    trained = attached(model, "norms", 0)
+    blocks, head = tuple(block_names(model.model)), HEADS[kind] if mode == "standard" else 0
+    of_norms = {name for name in before if "norm" in name.lower() or ".ln_" in name}
+    expected = {name for name in of_norms if name.startswith(blocks)}
+    own = {name for name in trained if name.startswith(blocks)}
+    assert own == expected and sum(trained[name].numel() for name in trained) == sum(before[name].numel() for name in own) + head
+    with torch.no_grad():
+        for name in own:
+            trained[name].add_(1.0)
+    assert changed(before, model) == own
+
+
+def test_norms_of_a_model_without_any_are_refused(load):
+    model = load("bert", "prompt")
+    for block in block_names(model.model):
+        for part in (*model.model.get_submodule(block).modules(),):
+            for name, child in part.named_children():
+                if isinstance(child, torch.nn.LayerNorm):
+                    setattr(part, name, torch.nn.Identity())
+    with pytest.raises(ModelError, match="^BertForMaskedLM: its layers have no norms with parameters to train$"):
+        attach(model, "norms", 0)
+
+
 def trained_by(cell, name: str, seed: int = 0, on_step: Callable[[], object] = lambda: None) -> tuple[LabelModel, dict[str, Tensor], dict]:
     """The trained model, what was trained of it, and the record."""
     training = PeftTraining(learning_rates=[1e-2], weight_decay=0.01, clip_norm=1.0)
     return train_efficiently(cell.to_train(seed), name, plans_of(training, {"batch_size": 8, "steps": 12}), on_step)
 
 
-@pytest.mark.parametrize(("kind", "mode", "method"), [*(("bert", "standard", method) for method in METHODS), ("llama", "autoregressive", "lora")])
+@pytest.mark.parametrize(("kind", "mode", "method"), [*(("bert", "standard", method) for method in INSERTED), ("llama", "autoregressive", "lora")])
 def test_a_cell_leaves_the_pretrained_parameters_as_they_are_and_counts_the_rest(make_cell, kind, mode, method):
     cell, steps = make_cell(mode), []
     model, weights, record = trained_by(cell, f"{method}_2", on_step=lambda: steps.append(1))
