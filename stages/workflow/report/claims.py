@@ -36,8 +36,8 @@ HOW_JUDGED = (
     "lie on the other side. It is not shown, that is, not statistically significant, if one of them contains the limit; (Holm) marks claims whose "
     "own intervals exclude the limit, but not after correction for all claims of the family. A claim is not measurable with fewer than four tasks "
     "(or pairs of tasks that share none) or four sources, or if its control fails. For most claims the control is that training gains significantly "
-    "over the pretrained model (under the trained head, where there is one) and over predicting one label for all rows. With one seed the intervals "
-    "include the noise between seeds."
+    "over the pretrained model (under the trained head, where there is one; in the main pipeline with its label words calibrated, too) and over "
+    "predicting one label for all rows. With one seed the intervals include the noise between seeds."
 )
 HOW_FAMILIES = (
     "The claims of a family are corrected together, for how many of them can be judged. The smallest difference is the distance from the limit that "
