@@ -10,7 +10,7 @@ from skill_grafting.support.errors import DataError, printable
 from skill_grafting.support.io import read_rows, write_json, write_rows
 from skill_grafting.support.progress import progress
 from skill_grafting.support.writing import replacing
-from stages.text.rows.content import Row
+from stages.text.rows.content import Row, describe_dropped, dropped_in
 from stages.text.sources.hub import load_hub
 from stages.text.sources.local import load_local
 from stages.text.sources.packaged import load_packaged
@@ -19,8 +19,6 @@ from stages.text.sources.tables import (
     Table,
     Texts,
     build_table,
-    describe_dropped,
-    dropped_in,
     leakage,
     ood_rows,
     together,

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
+from skill_grafting.patches.__main__ import ARGUMENTS
 from skill_grafting.support.errors import ParamsError
 from skill_grafting.support.io import read_json
 from stages.commands import profile
@@ -82,6 +83,12 @@ def test_help_tells_every_target_and_pages_name_no_other():
     assert used and used <= targets()
     told = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {*re.findall(r"^make ([a-z-]+)", told, re.MULTILINE)} == targets()
+
+
+def test_every_option_of_graft_in_running_text_is_one():
+    known = {name: {*options} for name, options in ARGUMENTS.items()}
+    named = [(words[1], word) for text in quoted() if (words := text.split())[0] == "graft" and words[1:2] for word in words[2:] if word.startswith("--")]
+    assert named and [(name, word) for name, word in named if word not in known[name]] == []
 
 
 def test_every_profile_has_a_name_in_the_pages():

@@ -89,7 +89,11 @@ class OwnLoss:
             model = pair.live().eval()
         weights = {name: weight for name, weight in named_weights(model).items() if name in region.shapes}
         if narrow := [name for name, one in weights.items() if one.dtype not in (torch.float32, torch.float64)]:
-            hint = "pass base.float() and tuned.float(), or " if weights[narrow[0]].is_floating_point() else ""
+            hint = (
+                "pass copies in float32 (copy.deepcopy(base).float(), and so tuned), or "
+                if weights[narrow[0]].is_floating_point()
+                else ""
+            )
             problem = f"gradients are taken in float32, and {narrow[0]} is {weights[narrow[0]].dtype}"
             raise ModelError(f"{problem}: {hint}choose others by parameters=")
         if strange := [name for name in weights if not (is_plain(pair.before[name]) and is_plain(pair.after[name]))]:

@@ -131,7 +131,6 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "RuntimeParams
 
     from skill_grafting.support.progress import progress
     from stages.workflow.dispatch import Commands, cluster_at, gpus_of, this_machine
-    from stages.workflow.repro import is_kept
     from stages.workflow.stage.decorator import last_runs
 
     workers, known = asked.workers or workers_for(runtime, asked.scheduler), last_runs()
@@ -150,9 +149,9 @@ def _side_by_side(repro: "Repro", stages: list["Stage"], runtime: "RuntimeParams
                 stage, (code, printed, seconds) = commands.next()
                 repro.end(stage, f"{printed}\n(exit code {code})" if code else None)
                 outcome = "failed" if stage in repro.failed else "done"
-                report = "" if is_kept(stage) or code else f"\n{printed.rstrip()}"
+                told = "" if code else f"\n{printed.strip()}".rstrip()
                 count = f"{repro.finished} of {len(repro.steps)}"  # a bar is not drawn where output is piped
-                bar.write(f"{outcome} {stage.addressing} ({seconds:.1f} s; {count}){report}")
+                bar.write(f"{outcome} {stage.addressing} ({seconds:.1f} s; {count}){told}")
                 stages = repro.begin()
 
 

@@ -132,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(project, tmp_path, ca
 
 
 def test_the_module_runs_and_leaves_with_2_after_a_mistake(command):
-    assert command("skill_grafting.patches", "inspect", "a") == (2, "", "graft inspect: a: no such mask\n")
+    assert command("skill_grafting.patches", "inspect", "a") == (2, "", "graft inspect: a: no such mask or patch\n")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -129,3 +129,22 @@ def test_every_file_of_a_tokenizers_vocabulary_travels_with_a_model():
 def test_every_kind_is_right_or_refused(tmp_path, kind, mode):
     print(kind, mode, found := outcome(kind, mode, tmp_path))
     assert REFUSED.get((kind, mode), "") in found
+
+
+def test_rwkv_which_divides_its_weights_where_it_runs_stays_as_it_is_and_its_head_is_that_of_the_vocabulary(tmp_path):
+    config = hf.RwkvConfig(vocab_size=90, hidden_size=16, num_hidden_layers=7, attention_hidden_size=16, intermediate_size=32, context_length=32)
+    torch.manual_seed(0)
+    base, tuned = (hf.RwkvForCausalLM(config).eval() for _ in range(2))
+    bits = {name: values.clone() for name, values in base.state_dict().items()}
+
+    def kept() -> bool:
+        return not base.rwkv.layers_are_rescaled and all(torch.equal(values, bits[name]) for name, values in base.state_dict().items())
+
+    for part, size in (("layers", None), ("lm_head", 90 * 16 + 2 * 16)):
+        mask = sg.localize(base, tuned, sparsity=0.05, parameters=part)
+        assert kept() and size in (None, mask.region.size)
+    whole = sg.localize(base, tuned, sparsity=1)
+    none = sg.graft(base, tuned, whole & ~whole)
+    assert all(torch.equal(values, bits[name]) for name, values in none.state_dict().items())
+    base(torch.tensor([[1, 2]]))
+    assert not kept(), "control: the model itself changes"

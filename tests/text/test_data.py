@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_grafting.support.errors import DataError, ModelError
-from skill_grafting.support.io import read_json, read_rows, write_rows
-from stages import fetch
+from skill_grafting.support.io import read_json, read_rows, write_json, write_rows
+from stages import fetch, sample
 from stages.text.rows.content import text_key
 from stages.text.rows.sampling import draw_sample, split_sizes
 from stages.text.sources.local import load_local
@@ -18,6 +18,7 @@ from stages.text.sources.packaged import READERS
 from stages.text.sources.packages import Package, find_package, packages, provenance
 from stages.text.sources.tables import build_table, leakage, ood_rows, texts_of
 from stages.text.tasks.tasks import TaskSpec, packaged_tasks, resolve_tasks
+from stages.workflow.stage import paths
 
 PAPER = "sst2 cr mr mpqa trec ag_news subj qnli snli mnli rte mrpc qqp imdb yelp amazon snli_2 mnli_2".split()
 HUB = [*PAPER, *"cola wnli boolq cb copa multirc record wic wsc".split()]
@@ -128,6 +129,18 @@ def test_relabel_renames_and_drops():
     assert labels == {"a": "positive", "b": "negative", "e": "positive", "f": "negative", "d": "negative"}
     dropped = "1 dropped (with the label 'maybe': 1); labels that are used: negative, positive, yes, no"
     assert fetch.summary_line(table.card) == f"mine: 4 train, 1 test rows, {dropped}"
+
+
+def test_too_few_rows_are_told_with_those_that_were_dropped_before(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = [row(f"text {number}", label=LABELS[number % 2]) for number in range(8)]
+    for lost, told in ([row("")] * 3, "\ntask mine: 3 rows were dropped before (empty text: 3)"), ([], ""):
+        table = build_table(SPEC, {"train": good + lost, "test": [row("another")]}, {})
+        write_rows(paths.table("mine"), table.rows)
+        write_json(paths.card("mine"), table.card)
+        with pytest.raises(DataError) as caught:
+            sample.drawn("mine", 13, settings(k=8))
+        assert str(caught.value).endswith(f"lower data.k to 2 or set data.scarce=split{told}")
 
 
 @pytest.mark.parametrize(("raw", "message"), [
@@ -357,6 +370,6 @@ def test_without_a_k_all_rows_of_train_and_of_dev_are_taken():
 ])  # fmt: skip
 def test_scarce_split(available, share, sizes):
     assert split_sizes(available, "movies", "positive", settings(scarce="split", dev_share=share)) == sizes
-    for scarce in ("split", "error"):
-        with pytest.raises(DataError, match="has 1 training rows; train and dev need one each, so it takes more"):
+    for scarce, needs in {"split": "train and dev need one each", "error": r"data.k=8 needs 16 \(8 for train, 8 for dev\)"}.items():
+        with pytest.raises(DataError, match=f"has 1 training rows, but {needs}; it takes more rows, or a task without"):
             split_sizes(1, "movies", "positive", settings(scarce=scarce))

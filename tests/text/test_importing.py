@@ -205,6 +205,8 @@ REFUSED = [
 UNREAD = [
     (lambda _: load_model(Path("none"), "prompt"), "no model there"), (lambda _: load_tokenizer(Path("none")), "no such folder"),
     (lambda _: read_tensors(Path("none"), ["a"]), "no such checkpoint"), (lambda _: read_anatomy(Path("none")), "no such file"),
+    (lambda pico: load_model(pico, "LlamaForCausalLM"), "model: is a model of the kind bert, and LlamaForCausalLM of the kind llama$"),
+    (lambda pico: load_model(pico, "WhisperForConditionalGeneration"), "model: is a model of the kind bert, and Whisper.* of the kind whisper$"),
     (lambda pico: read_tensors(pico, ["a.b"]), "'a.b'"), (lambda pico: cut_short(pico) or read_tensors(pico, [BIAS]), "damaged"),
 ]  # fmt: skip
 

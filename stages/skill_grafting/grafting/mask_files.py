@@ -180,7 +180,7 @@ def read_stored(path: Path) -> StoredMask:
         # a pipe would keep whoever opens it waiting
         opened = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except FileNotFoundError:
-        raise MaskError(f"{path}: no such mask") from None
+        raise MaskError(f"{path}: no such mask or patch") from None
     except IsADirectoryError:
         raise MaskError(f"{path}: is a folder; name the file in it") from None
     except OSError as error:

@@ -64,12 +64,14 @@ def load_model(
     safely = FROM_FOLDER | {"use_safetensors": True, "ignore_mismatched_sizes": True}
     if dropout is not None:
         options |= {key: dropout for key, value in load_config(folder).to_dict().items() if is_dropout(key, value)}
+    kind = getattr(transformers, CLASSES.get(mode, mode))
     try:
-        model, report = getattr(transformers, CLASSES.get(mode, mode)).from_pretrained(
-            folder, output_loading_info=True, **safely, **options
-        )
+        model, report = kind.from_pretrained(folder, output_loading_info=True, **safely, **options)
     except Exception as error:  # transformers checks little of config.json and fails on the rest in many ways
+        _require_kind(folder, kind)
         raise ModelError(f"{folder}: could not be loaded in the mode {mode}: {one_line(error)}") from error
+    if report["missing_keys"]:  # with all of its tensors a folder may be called whatever its maker liked
+        _require_kind(folder, kind)
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         in_head = has_head(mode) and not name.startswith(f"{model.base_model_prefix}.")
         if not (new_head and in_head):
@@ -77,6 +79,16 @@ def load_model(
             raise ModelError(f"{folder}: its weights don't fit its config.json: {name} is {shapes}")
     model.missing_tensors, model.unused_tensors = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
     return model.eval()
+
+
+def _require_kind(folder: Path, kind: type) -> None:
+    """Raise ModelError if a folder is of another kind than a class of transformers, which would load it as one without its tensors."""
+    config, wanted = load_config(folder), getattr(getattr(kind, "config_class", None), "model_type", "")
+    parts = [getattr(config, name, None) for name in config.sub_configs]
+    if wanted and wanted not in {config.model_type, *(getattr(part, "model_type", None) for part in parts)}:
+        raise ModelError(
+            f"{folder}: is a model of the kind {config.model_type}, and {kind.__name__} of the kind {wanted}"
+        )
 
 
 def classes() -> dict[str, dict[str, str]]:

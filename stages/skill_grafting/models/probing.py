@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Module
+from torch.nn import Embedding, Module, Parameter
 
 from ..support.errors import ModelError, one_line
 
@@ -31,14 +31,22 @@ _RUNS: WeakKeyDictionary[Module, Run] = WeakKeyDictionary()
 
 
 def run_of(model: "PreTrainedModel") -> Run:
-    """What runs on a short text, measured once for each model, which may have no values yet (be on the device `meta`).
+    """What runs on a short text, measured once for each model, on a copy without values, which takes no memory of its size.
 
-    Of one without values that takes no memory of its size, whatever it is.  Raises ModelError if it can't be run.
+    A model itself may change where it runs: RWKV divides its weights.  Raises ModelError if the copy can't be run.
     """
     if model not in _RUNS:
-        empty = any(weight.is_meta for weight in model.parameters())
-        _RUNS[model] = (empty and _run_without_values(model)) or _run_on_values(with_zeros(model) if empty else model)
+        empty = without_values(model)
+        _RUNS[model] = _run_without_values(empty) or _run_on_values(with_zeros(empty))
     return _RUNS[model]
+
+
+def without_values(model: "PreTrainedModel") -> "PreTrainedModel":
+    """A copy of a model whose tensors are on the device `meta`."""
+    made: dict[int, Tensor] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
+    for weight in model.parameters():
+        made[id(weight)] = Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
+    return copy.deepcopy(model, made)
 
 
 def _run_without_values(model: "PreTrainedModel") -> Run | None:

@@ -326,9 +326,11 @@ class Pair:
 
     def _outer(self) -> set[str]:
         """Tables of embeddings, what computes the vocabulary's logits, and poolers."""
+        from ..models.blocks import output_of  # as above
+
         outer = {id(part.weight) for part in self.model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
-        output = getattr(self.model, "get_output_embeddings", lambda: None)()
-        outer |= {id(weight) for weight in output.parameters()} if isinstance(output, nn.Module) else set()
+        output = output_of(self.model)
+        outer |= set() if output is None else {id(weight) for weight in output.parameters()}
         return {
             name
             for name, weight in named_weights(self.model).items()
@@ -340,7 +342,9 @@ class Pair:
         last = next(reversed(self.weights), "")
         layer = last.rpartition(".")[0] or last
         its = {name for name in names if name in (last, layer) or name.rpartition(".")[0] == layer}
-        speaks = getattr(self.model, "get_output_embeddings", lambda: None)() is not None
+        from ..models.blocks import output_of  # as above
+
+        speaks = output_of(self.model) is not None or getattr(self.model, "can_generate", lambda: False)()
         if its & self.moved and not self.heads and not speaks:
             LOGGER.warning(
                 "the last layer, %s, moved and is grafted like all others; if it is a new head, say heads='%s', and if not, parameters='all'",

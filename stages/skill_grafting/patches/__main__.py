@@ -70,7 +70,7 @@ PATCH: dict[str, Any] = {"patch": {"type": Path, "help": "the folder or file of 
 BASE: dict[str, Any] = {"--base": {"required": True, "help": "base model, a folder or hub id"}}
 JSON: dict[str, Any] = {"--json": {"dest": "as_json", "action": "store_true", "help": "print JSON instead of a table"}}
 COMPACT: dict[str, Any] = {
-    "--compact": {"action": "store_true", "help": "write fewer bytes, which only this package reads"}
+    "--compact": {"action": "store_true", "help": "write a smaller file, which only this package reads"}
 }
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "localize": {

@@ -4,11 +4,16 @@ That order is pseudo-random, yet the same whatever else is in the data and in wh
 """
 
 import json
+from collections import Counter
+from collections.abc import Collection, Mapping
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 from unicodedata import category
 
 SPLITS = ("train", "dev", "test")
+# why rows were dropped, in a message
+MOST_REASONS = 8
 # categories of Unicode: vowel signs, emoji and + or < make another text, punctuation and white space don't
 LETTERS, CONTENT = "LN", "LMNS"
 QUOTES = str.maketrans("", "", "`´")
@@ -79,3 +84,14 @@ def _key(purpose: tuple[str | int, ...]) -> bytes:
 def _bytes(values: tuple[str | int | None, ...]) -> bytes:
     # JSON keeps ("ab", "c") and ("a", "bc") apart; a lone surrogate, which UTF-8 cannot hold, becomes an escape
     return json.dumps(values).encode("ascii")
+
+
+def dropped_in(card: Mapping[str, Any], splits: Collection[str] = SPLITS) -> Counter[str]:
+    """Reason -> how many rows of these splits a table was made without, by its card."""
+    return sum((Counter(reasons) for split, reasons in card["dropped"].items() if split in splits), Counter())
+
+
+def describe_dropped(dropped: Counter) -> str:
+    """Why rows were dropped, in words, the most frequent reason first."""
+    reasons = [f"{reason}: {count:,}" for reason, count in dropped.most_common()]
+    return ", ".join(reasons[:MOST_REASONS] + [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS))

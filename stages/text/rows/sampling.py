@@ -98,13 +98,12 @@ def split_sizes(available: int, task: str, label: str, data: DataParams) -> tupl
     if available >= 2 * data.k:
         return data.k, data.k
     few = f"task {task}: class {label!r} has {available} training rows"
+    needs = f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev)"
     if available < 2:
-        raise DataError(f"{few}; train and dev need one each, so it takes more rows, or a task without this class")
+        needs = needs if data.scarce == "error" else f"{few}, but train and dev need one each"
+        raise DataError(f"{needs}; it takes more rows, or a task without this class")
     if data.scarce == "error":
-        raise DataError(
-            f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev); "
-            f"lower data.k to {available // 2} or set data.scarce=split"
-        )
+        raise DataError(f"{needs}; lower data.k to {available // 2} or set data.scarce=split")
     dev = min(data.k, available - 1, max(1, round(data.dev_share * available)))
     return min(data.k, available - dev), dev
 

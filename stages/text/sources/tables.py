@@ -5,16 +5,25 @@ it is in, each as often as it is there.  Rows stand in an order that depends on 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from itertools import permutations
 from typing import Any, NamedTuple
 
 from skill_grafting.support.errors import DataError, did_you_mean
-from stages.text.rows.content import BITS, SPLITS, Row, bare, capped, content, letters, place, rank, text_key
+from stages.text.rows.content import (
+    BITS,
+    SPLITS,
+    Row,
+    bare,
+    capped,
+    content,
+    describe_dropped,
+    letters,
+    place,
+    rank,
+    text_key,
+)
 from stages.text.tasks.tasks import TaskSpec
-
-# reasons that a line about dropped rows names
-MOST_REASONS = 8
 
 
 class Texts(NamedTuple):
@@ -99,17 +108,6 @@ def ood_rows(rows: Iterable[Row], trained: set[bytes], leaks: str, most: int) ->
     """
     tests = [row for row in rows if row["split"] == "test" and (leaks == "keep" or text_key(row) not in trained)]
     return [bare(row) for row in capped(tests, most)]
-
-
-def dropped_in(card: Mapping[str, Any], splits: Collection[str] = SPLITS) -> Counter[str]:
-    """Reason -> how many rows of these splits a table was made without, by its card."""
-    return sum((Counter(reasons) for split, reasons in card["dropped"].items() if split in splits), Counter())
-
-
-def describe_dropped(dropped: Counter) -> str:
-    """Why rows were dropped, in words, the most frequent reason first."""
-    reasons = [f"{reason}: {count:,}" for reason, count in dropped.most_common()]
-    return ", ".join(reasons[:MOST_REASONS] + [f"{len(reasons) - MOST_REASONS} more"] * (len(reasons) > MOST_REASONS))
 
 
 def _tidied(spec: TaskSpec, rows: list[Row], pair: bool, dropped: Counter) -> list[Row]:
