@@ -81,10 +81,11 @@ def test_a_folder_that_is_missing_names_the_nearest_one(tmp_path, pico, monkeypa
     assert "did you mean" not in complaint(tmp_path, "local", root=tmp_path / "elsewhere" / "pico")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(folders, "hub_answers", lambda: False)
-    with pytest.raises(
-        ModelError, match="the hub's picco is not, .*; nor is there a folder picco .did you mean 'pico'"
-    ):
+    with pytest.raises(ModelError, match="^picco: there is no such folder .did you mean 'pico'.., and the hub's picco is not, "):
         folders.find_checkpoint("picco")
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match="^file: is a file; a model is a folder$"):
+        folders.find_checkpoint("file")
 
 
 def shard(folder, *files):
@@ -127,6 +128,7 @@ ELSEWHERE = ("pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.
 STRANGE = [
     (empty, "tokenizer.json missing"), (renamed("adapter_model.safetensors", "adapter_config.json"), "adapter"), (renamed("pytorch_model.bin"), "pickle"),
     (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).write_text("{}"), "no weight_map"),
+    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).unlink(), f"1 shards are there, but their index isn't: {INDEX}"),
     *((lambda folder, name=name: shard(folder, SHARDS[0], name), repr(name)) for name in ELSEWHERE),
     *((written("config.json", text), "config.json") for text in ("[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}")),
     (setting(_attn_implementation="evil/kernel"), "kernel"), (setting(auto_map={"AutoConfig": "evil.Config"}), "auto_map"),

@@ -32,7 +32,7 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     folder = Path(place)
     if revision and folder.is_dir():
         raise ModelError(f"{place}: is a folder, so it has no revision {revision!r}")
-    a_path = folder.is_dir() or folder.is_absolute() or place.startswith(".") or place.count("/") > 1
+    a_path = folder.exists() or folder.is_absolute() or place.startswith(".") or place.count("/") > 1
     if a_path or ("/" in place and folder.parent.is_dir()):
         return from_folder(folder, tokenizer), "local"
     try:
@@ -40,7 +40,7 @@ def find_checkpoint(place: str, revision: str | None = None, tokenizer: bool = T
     except ModelError as error:
         if "/" in place:
             raise
-        raise ModelError(f"{error}; nor is there a folder {place}{_nearest(folder)}") from error
+        raise ModelError(f"{place}: there is no such folder{_nearest(folder)}, and {error}") from error
 
 
 def commit_of(folder: Path) -> str | None:
@@ -96,6 +96,8 @@ def from_hub(name: str, revision: str | None, tokenizer: bool = True) -> Path:
 
 def from_folder(folder: Path, tokenizer: bool = True) -> Path:
     """The folder itself; raises ModelError with the nearest one if it is missing or not complete."""
+    if folder.is_file():
+        raise ModelError(f"{folder}: is a file; a model is a folder")
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder{_nearest(folder)}")
     require_complete(folder, str(folder), _nearest(folder), tokenizer)
@@ -145,6 +147,8 @@ def _about_pickles(folder: Path) -> str:
         return "; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
     if others := sorted(path.name for pattern in OTHER_FORMS for path in folder.glob(pattern)):
         return f"; {others[0]} is of another format: weights are read from safetensors only; load it and save it by save_pretrained"
+    if shards := [*folder.glob("model-*-of-*.safetensors")]:
+        return f"; {len(shards)} shards are there, but their index isn't: {INDEX}"
     there = "there are none"
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
         there = f"{pickles[0]} is a pickle, which can run code when it is read"
