@@ -856,7 +856,7 @@ REFUSED = [
     (asked(method="learned"), P, "pass loss="), (lambda b, t_: asked(method="grown", loss=drift(t_))(b, t_), P, "Tensor is none"),
     (asked(method=lambda given, k: given.full_gradient()), P, "takes gradients"),
     (lambda b, t_: learnt()(b.state_dict(), t_.state_dict()), P, "these are tensors"),
-    (lambda b, t_: asked(method="grown", loss=len)(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16()), M, "pass base.float"),
+    (lambda b, t_: asked(method="grown", loss=len)(copy.deepcopy(b).bfloat16(), copy.deepcopy(t_).bfloat16()), M, "pass copies in float32 "),
     (learnt(eval_steps=1), P, "without dev="), (asked(method="talos", mode="expected"), P, "the loss itself determines"),
     *((asked(method=method, loss=drift), P, "pass batches=") for method in ("fish", "talos")),
     *((learnt(loss=loss), P, r"a function \(model\)") for loss in (lambda m, batch: drift(m), nn.CrossEntropyLoss())),
