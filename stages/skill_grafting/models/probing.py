@@ -1,7 +1,9 @@
 """A short text run through a model, to see which of its modules run, in which order, and which one gives the hidden states."""
 
 import copy
-from contextlib import suppress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -50,11 +52,31 @@ def without_values(model: "PreTrainedModel") -> "PreTrainedModel":
 
 
 def _run_without_values(model: "PreTrainedModel") -> Run | None:
-    """What runs on the device `meta`; None of a model that looks at values on its way, as decoders do that get no mask, or routers."""
+    """What runs on the device `meta`; None of a model that looks at values on its way, as routers do.
+
+    Decoders look at the values of a mask, or of the one that they make, and some not at those of a tensor that torch takes for traced.
+    """
     for masked in (False, True):
         with suppress(Exception):  # models raise what they like
             return _run(model, masked)
+    with suppress(Exception), _traced():
+        return _run(model)
     return None
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    """Tensors without values as torch's tracers have them; where they can't stand for one, torch logs an error besides raising it."""
+    from torch._subclasses import fake_tensor
+
+    log = logging.getLogger(fake_tensor.__name__)
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _run_on_values(model: "PreTrainedModel") -> Run:
