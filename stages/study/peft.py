@@ -140,10 +140,9 @@ def attach(model: LabelModel, method: str, size: int) -> dict[str, Tensor]:
     else is frozen.  The logits stay as they are until training.  Random starts come from torch's global generator: seed
     it first.  Raises ModelError if the model is built in no known way.
     """
-    own = [*model.parameters().values()]  # held, so that no new parameter takes the identity of one of these
-    known = {id(parameter) for parameter in own} - {id(parameter) for parameter in METHODS[method](model.model, size)}
-    inserted = {name for name, parameter in model.parameters().items() if id(parameter) not in known}
-    return model.train_only(inserted | _head(model))
+    trained = {id(parameter) for parameter in METHODS[method](model.model, size)}
+    names = {name for name, parameter in model.parameters().items() if id(parameter) in trained}
+    return model.train_only(names | _head(model))
 
 
 def trained_parameters(model: LabelModel, trained: Tensors, graftable: int) -> dict[str, float]:
@@ -173,7 +172,7 @@ def _lora(model: "PreTrainedModel", rank: int) -> list[nn.Parameter]:
     transposed = not isinstance(model.get_submodule(targets[0]), nn.Linear)
     config = LoraConfig(r=rank, lora_alpha=ALPHA_PER_RANK * rank, target_modules=targets, fan_in_fan_out=transposed)
     inject_adapter_in_model(config, model)
-    return []
+    return [parameter for name, parameter in model.named_parameters() if ".lora_" in name]
 
 
 def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: Activation) -> list[nn.Parameter]:
@@ -182,11 +181,11 @@ def _bottlenecks(model: "PreTrainedModel", size: int, which: slice, activation: 
     A hook rather than a module around the projection: every other parameter keeps its name, and those of the bottleneck
     become `<projection>.adapter.*`.
     """
-    for name in _projections(model, which):
-        projection = model.get_submodule(name)
+    projections = [model.get_submodule(name) for name in _projections(model, which)]
+    for projection in projections:
         projection.adapter = Bottleneck(model.config.hidden_size, size, activation).to(projection.weight.device)
         projection.register_forward_hook(lambda module, _inputs, output: module.adapter(output))
-    return []
+    return [parameter for projection in projections for parameter in projection.adapter.parameters()]
 
 
 def _norms(model: "PreTrainedModel", _size: int) -> list[nn.Parameter]:
@@ -212,7 +211,7 @@ def _projections(model: "PreTrainedModel", which: slice) -> list[str]:
     )
 
 
-# method(transformers model, size) inserts it, without changing any logit, and gives the model's own parameters that it trains
+# method(transformers model, size) inserts it, without changing any logit, and gives the parameters that it trains
 METHODS: dict[str, Callable[["PreTrainedModel", int], list[nn.Parameter]]] = {
     "lora": _lora,
     # behind attention and feed-forward (Houlsby et al., 2019)

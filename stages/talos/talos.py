@@ -125,9 +125,9 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     cost = frames["cost"]
     own, best = ratios.trained_on == ratios.task, ratios[["pretrained", "majority"]].max(axis=1)
     negation = frames["negation"].assign(weak_control=frames["negation"].weak_control.astype(bool))
-    addition = _with_pretrained(_with_alphas(_with_best(frames["addition"])), {"accuracy": "pretrained"})
+    addition = _with_pretrained(_with_alphas(frames["addition"]), {"accuracy": "pretrained"})
     return frames | {
-        "addition": addition.assign(best=addition.best.eq(True)),
+        "addition": addition.assign(best=addition.method.isin(_best(frames["addition"]))),
         "negation": _with_pretrained(
             _with_alphas(negation).assign(control_above=negation.control_zero_shot - negation.control_majority),
             {"accuracy": "pretrained", "control_accuracy": "control_zero_shot"},
@@ -156,10 +156,10 @@ def derive(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     }
 
 
-def _with_best(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with whether a method is the best one by its mean accuracy over tasks."""
-    means = frame.groupby(["method", "task"]).accuracy.mean().groupby("method").mean()
-    return frame.assign(best=frame.method.map(means) == means.max())
+def _best(addition: pd.DataFrame) -> pd.Index:
+    """The methods of the highest mean accuracy over tasks, mostly one."""
+    means = addition.groupby(["method", "task"]).accuracy.mean().groupby("method").mean()
+    return means.index[means == means.max()]
 
 
 def _with_alphas(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,9 +11,9 @@ from ..support.errors import ModelError, one_line
 from ..support.io import read_json, require_permission
 from ..support.offline import hub_answers
 
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIG, INDEX, SHARDS = "config.json", "model.safetensors.index.json", "model-*-of-*.safetensors"
 # Also the patterns of what is fetched: a star only where shards need one, since it matches sub-folders too.
-WANTED = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZER_FILES)
+WANTED = (CONFIG, WEIGHTS, INDEX, SHARDS, *TOKENIZER_FILES)
 # Settings of a model or tokenizer that can't be kept.
 REFUSED = {
     "auto_map": "names code that comes with the model, which is never run; take it out if transformers knows this kind of model itself",
@@ -147,7 +147,7 @@ def _about_pickles(folder: Path) -> str:
         return "; it is an adapter of peft: merge it into its base model (merge_and_unload), and save that"
     if others := sorted(path.name for pattern in OTHER_FORMS for path in folder.glob(pattern)):
         return f"; {others[0]} is of another format: weights are read from safetensors only; load it and save it by save_pretrained"
-    if shards := [*folder.glob("model-*-of-*.safetensors")]:
+    if shards := [*folder.glob(SHARDS)]:
         return f"; {len(shards)} shards are there, but their index isn't: {INDEX}"
     there = "there are none"
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):

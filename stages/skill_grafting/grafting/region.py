@@ -80,6 +80,14 @@ def named_weights(model: Module) -> dict[str, Parameter]:
     return {name: weight for weight, name in names.items()}
 
 
+def output_of(model: Module | None) -> Module | None:
+    """What computes the logits of a model's vocabulary, by transformers' own word; None of a model that has no such part."""
+    from torch import nn
+
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    return output if isinstance(output, nn.Module) else None
+
+
 @dataclass(frozen=True)
 class Region:
     """Names and shapes of the graftable parameters.

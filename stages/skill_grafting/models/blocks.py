@@ -3,14 +3,15 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from torch.nn import Embedding, Module, ModuleList
+from torch.nn import Embedding, ModuleList
 
-from ..grafting.region import named_weights, unwrapped
+from ..grafting.region import named_weights, output_of, unwrapped
 from ..support.errors import ModelError
 from ..support.fields import EMBEDDINGS, HEAD, LAYERS, LM_HEAD, POOLER
 from .probing import run_of
 
 if TYPE_CHECKING:
+    from torch.nn import Module
     from transformers import PreTrainedModel
 
 # what peft puts before the names, and what parts call their heads
@@ -61,7 +62,7 @@ def is_head(name: str) -> bool:
     return name.partition(".")[0] in HEADS
 
 
-def heads_of(model: Module) -> set[str]:
+def heads_of(model: "Module") -> set[str]:
     """Parameters of heads alone: by their names, and of a classifier of texts of transformers all outside its backbone.
 
     A live model doesn't say which of these were new, as a folder does by what it lacks.  None is a weight that a head shares with another
@@ -75,13 +76,7 @@ def heads_of(model: Module) -> set[str]:
     return {name for name, weight in named_weights(model).items() if weight not in shared}
 
 
-def output_of(model: Module) -> Module | None:
-    """What computes the logits of a model's vocabulary, by transformers' own word; None of a model that has no such part."""
-    output = getattr(model, "get_output_embeddings", lambda: None)()
-    return output if isinstance(output, Module) else None
-
-
-def head_of_classifier(model: Module) -> set[str]:
+def head_of_classifier(model: "Module") -> set[str]:
     """The parameters outside the backbone of a classifier of texts of transformers; none of any other module."""
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")}
     if not kinds:

@@ -83,9 +83,12 @@ def load_model(
 
 def _require_kind(folder: Path, kind: type) -> None:
     """Raise ModelError if a folder is of another kind than a class of transformers, which would load it as one without its tensors."""
-    config, wanted = load_config(folder), getattr(getattr(kind, "config_class", None), "model_type", "")
+    wanted = getattr(getattr(kind, "config_class", None), "model_type", "")
+    if not wanted:  # one for any kind
+        return
+    config = load_config(folder)
     parts = [getattr(config, name, None) for name in config.sub_configs]
-    if wanted and wanted not in {config.model_type, *(getattr(part, "model_type", None) for part in parts)}:
+    if wanted not in {config.model_type, *(getattr(part, "model_type", None) for part in parts)}:
         raise ModelError(
             f"{folder}: is a model of the kind {config.model_type}, and {kind.__name__} of the kind {wanted}"
         )

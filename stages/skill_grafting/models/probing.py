@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,17 +38,20 @@ def run_of(model: "PreTrainedModel") -> Run:
     A model itself may change where it runs: RWKV divides its weights.  Raises ModelError if the copy can't be run.
     """
     if model not in _RUNS:
-        empty = without_values(model)
-        _RUNS[model] = _run_without_values(empty) or _run_on_values(with_zeros(empty))
+        _RUNS[model] = _run_without_values(without_values(model)) or _run_on_values(with_zeros(model))
     return _RUNS[model]
 
 
 def without_values(model: "PreTrainedModel") -> "PreTrainedModel":
     """A copy of a model whose tensors are on the device `meta`."""
-    made: dict[int, Tensor] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
-    for weight in model.parameters():
-        made[id(weight)] = Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
-    return copy.deepcopy(model, made)
+    return _copied(model, lambda tensor: torch.empty_like(tensor, device="meta"))
+
+
+def _copied(model: "PreTrainedModel", made: Callable[[Tensor], Tensor]) -> "PreTrainedModel":
+    """A copy of a model with what is made of each parameter and buffer in its place, so that no values are copied."""
+    others = {id(one): made(one) for one in model.buffers()}
+    others |= {id(one): Parameter(made(one), one.requires_grad) for one in model.parameters()}
+    return copy.deepcopy(model, others)
 
 
 def _run_without_values(model: "PreTrainedModel") -> Run | None:
@@ -90,7 +93,7 @@ def _run_on_values(model: "PreTrainedModel") -> Run:
 
 
 def with_zeros(model: "PreTrainedModel") -> "PreTrainedModel":
-    """A copy of a model without values that has zeros: all tensors are the same memory, of which none is taken before it is written to."""
+    """A copy of a model that has zeros: all tensors are the same memory, of which none is taken before it is written to."""
     tensors = (*model.parameters(), *model.buffers())
     zeros = np.zeros(max(one.numel() * one.itemsize for one in tensors), dtype=np.uint8)
 
@@ -98,7 +101,7 @@ def with_zeros(model: "PreTrainedModel") -> "PreTrainedModel":
         part = torch.from_numpy(zeros[: tensor.numel() * tensor.itemsize])
         return part.view(tensor.dtype).view(tensor.shape)
 
-    return copy.deepcopy(model)._apply(made)
+    return _copied(model, made)
 
 
 def without_cache(model: "PreTrainedModel") -> dict[str, bool]:

@@ -24,7 +24,7 @@ from ..grafting.differences import (
     rounded_to,
 )
 from ..grafting.mask import GraftMask, named_heads, require_mask
-from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, unwrapped
+from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, output_of, unwrapped
 from ..grafting.select import Converted, of_bits, pieces_of
 from ..localizers.movement import squared_movement
 from ..support.errors import ModelError, ParamsError, require_takes
@@ -326,8 +326,6 @@ class Pair:
 
     def _outer(self) -> set[str]:
         """Tables of embeddings, what computes the vocabulary's logits, and poolers."""
-        from ..models.blocks import output_of  # as above
-
         outer = {id(part.weight) for part in self.model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
         output = output_of(self.model)
         outer |= set() if output is None else {id(weight) for weight in output.parameters()}
@@ -342,8 +340,6 @@ class Pair:
         last = next(reversed(self.weights), "")
         layer = last.rpartition(".")[0] or last
         its = {name for name in names if name in (last, layer) or name.rpartition(".")[0] == layer}
-        from ..models.blocks import output_of  # as above
-
         speaks = output_of(self.model) is not None or getattr(self.model, "can_generate", lambda: False)()
         if its & self.moved and not self.heads and not speaks:
             LOGGER.warning(

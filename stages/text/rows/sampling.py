@@ -98,12 +98,12 @@ def split_sizes(available: int, task: str, label: str, data: DataParams) -> tupl
     if available >= 2 * data.k:
         return data.k, data.k
     few = f"task {task}: class {label!r} has {available} training rows"
-    needs = f"{few}, but data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev)"
+    all_of_k = f"data.k={data.k} needs {2 * data.k} ({data.k} for train, {data.k} for dev)"
+    needs = all_of_k if data.scarce == "error" else "train and dev need one each"
     if available < 2:
-        needs = needs if data.scarce == "error" else f"{few}, but train and dev need one each"
-        raise DataError(f"{needs}; it takes more rows, or a task without this class")
+        raise DataError(f"{few}, but {needs}; it takes more rows, or a task without this class")
     if data.scarce == "error":
-        raise DataError(f"{needs}; lower data.k to {available // 2} or set data.scarce=split")
+        raise DataError(f"{few}, but {needs}; lower data.k to {available // 2} or set data.scarce=split")
     dev = min(data.k, available - 1, max(1, round(data.dev_share * available)))
     return min(data.k, available - dev), dev
 
