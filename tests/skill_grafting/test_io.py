@@ -159,6 +159,14 @@ def test_a_place_that_cannot_be_written_names_the_file(tmp_path, code):
     assert only_old_is_left(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder in which nobody can make any")
+def test_a_place_that_takes_no_folders_is_named(tmp_path):
+    with pytest.raises(StorageError, match="^/proc/self/target: can't be written: .*; choose another place$"):
+        write_text(Path("/proc/self/target"), "new")
+    with pytest.raises(FileNotFoundError, match="control"), replacing(tmp_path / "target"):
+        raise FileNotFoundError("control: what the writer itself doesn't find stays as it is")
+
+
 def test_a_real_limit_on_file_size_is_a_storage_error_and_the_target_stays(tmp_path):
     def save(size: int) -> None:
         with replacing(tmp_path / "target") as partial:

@@ -128,7 +128,7 @@ ELSEWHERE = ("pytorch_model.bin", "../elsewhere/model.safetensors", "/tmp/model.
 STRANGE = [
     (empty, "tokenizer.json missing"), (renamed("adapter_model.safetensors", "adapter_config.json"), "adapter"), (renamed("pytorch_model.bin"), "pickle"),
     (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).write_text("{}"), "no weight_map"),
-    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).unlink(), f"1 shards are there, but their index isn't: {INDEX}"),
+    (lambda folder: shard(folder, SHARDS[0]) or (folder / INDEX).unlink(), f"there is no {INDEX}, which says what its 1 shard should have"),
     *((lambda folder, name=name: shard(folder, SHARDS[0], name), repr(name)) for name in ELSEWHERE),
     *((written("config.json", text), "config.json") for text in ("[]", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}")),
     (setting(_attn_implementation="evil/kernel"), "kernel"), (setting(auto_map={"AutoConfig": "evil.Config"}), "auto_map"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..models.loading import TOKENIZER_FILES, WEIGHTS
 from ..support.errors import ModelError, one_line
+from ..support.formatting import counted
 from ..support.io import read_json, require_permission
 from ..support.offline import hub_answers
 
@@ -148,7 +149,7 @@ def _about_pickles(folder: Path) -> str:
     if others := sorted(path.name for pattern in OTHER_FORMS for path in folder.glob(pattern)):
         return f"; {others[0]} is of another format: weights are read from safetensors only; load it and save it by save_pretrained"
     if shards := [*folder.glob(SHARDS)]:
-        return f"; {len(shards)} shards are there, but their index isn't: {INDEX}"
+        return f"; there is no {INDEX}, which says what its {counted(len(shards), 'shard')} should have"
     there = "there are none"
     if pickles := sorted(path.name for pattern in PICKLES for path in folder.glob(pattern)):
         there = f"{pickles[0]} is a pickle, which can run code when it is read"

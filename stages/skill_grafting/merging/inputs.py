@@ -189,7 +189,8 @@ def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
         own, kind = values[name], outline(weights, name).dtype
         if own.dtype != kind and not bool(is_same(own.to(kind).to(own.dtype), own).all()):
             raise MaskError(
-                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds: pass base.float()"
+                f"tasks.{task}: its values of {name} are {own.dtype}, which the base's {kind} rounds; "
+                f"pass base.to({own.dtype})"
             )
     return TaskValues(values, mask, packed=True, cast=True, whole=[*getattr(entry, "head", ())])
 

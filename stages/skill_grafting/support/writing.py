@@ -33,8 +33,7 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
     """
     _require_replaceable(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent) as folder:
+        with _beside(target) as folder:
             made = Path(folder) / "new" / target.name
             made.parent.mkdir()
             yield made
@@ -50,6 +49,17 @@ def replacing(target: Path, fresh: bool = False) -> Iterator[Path]:
             remedy = "nothing was left behind; fix this and run again"
             raise StorageError(f"{target}: could not be written: {error}; {remedy}") from error
         raise
+
+
+def _beside(target: Path) -> TemporaryDirectory[str]:
+    """A temporary folder in that of the target, which is made, too; StorageError for a place that takes no folders, such as /proc."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return TemporaryDirectory(suffix=".partial", prefix=f"{target.name[:50]}.", dir=target.parent)
+    except OSError as error:
+        if is_storage_problem(error):
+            raise
+        raise StorageError(f"{target}: can't be written: {error.strerror}; choose another place") from error
 
 
 def _require_replaceable(target: Path) -> None:
