@@ -5,6 +5,7 @@ so that lines can be told without colour.
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from skill_grafting.support.formatting import small_percent
@@ -157,6 +158,7 @@ class _Plot:
         if self.figure.log:
             panel.set_xscale("log")
             panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter(LogFormatter())  # which writes numbers where few powers of ten are in sight
         elif self.figure.x and pd.api.types.is_integer_dtype(self.rows[self.figure.x]):
             panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
@@ -204,7 +206,8 @@ def _frame(drawn: Drawing, title: str, caption: str) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    whole = re.sub(r"(?<=\d) (?=%|kB)", "\N{NO-BREAK SPACE}", text)  # a number stays beside its unit
+    return textwrap.wrap(whole, width, break_on_hyphens=False)
 
 
 def _grid(columns: int, panels: int, height: float, room: float, **options: Any) -> tuple[Drawing, list[Axes]]:
@@ -397,7 +400,7 @@ def _titled(plot: _Plot, panel: Axes, part: dict[str, Any]) -> None:
     panel.set_title(plot.title(part), fontsize=9 if part else 11, loc="left")
     if not part or not figure.mean:
         panel.set(xlabel=figure.x_label or plot.spec.label(figure.x), ylabel=figure.label)
-    panel.tick_params(labelsize=8 if part else 9)
+    panel.tick_params(which="both", labelsize=8 if part else 9)
 
 
 def _with_legend(drawn: Drawing, axes: Sequence[Axes]) -> Drawing:
@@ -451,11 +454,7 @@ def _heatmaps(plot: _Plot) -> Drawing:
     norm = _norm(figure, values)
     for place, (panel, (part, table)) in enumerate(zip(axes, tables, strict=False)):
         _heatmap(plot, panel, table, norm, cell >= LEGIBLE)
-        title = (
-            _wrapped(plot.title(part).replace(" %", "\N{NO-BREAK SPACE}%"), 90 // across)
-            if names
-            else [plot.title(part)]
-        )
+        title = _wrapped(plot.title(part), 90 // across) if names else [plot.title(part)]
         panel.set_title("\n".join(title), fontsize=9 if names else 10)
         below = names and place + across < len(tables)
         panel.tick_params(labelleft=not place % across or not alike, labelbottom=not below)
