@@ -254,6 +254,34 @@ def test_the_numbers_of_the_first_page_are_those_of_committed_files():
     assert {name: tuple(cells) for name, *cells in found} == front_page()
 
 
+def test_the_numbers_of_methods_are_those_of_the_study():
+    page = " ".join((ROOT / "docs/METHODS.md").read_text().split())
+    frames = {name: pd.read_csv(ROOT / f"plots/study/{name}.csv") for name in ("anchor", "sweep", "peft", "compression")}
+    own = {name: frame[frame["where"] == "id"] for name, frame in frames.items()}
+
+    def mean(rows, column: str) -> str:
+        return f"{100 * rows[column].mean():.1f}"
+
+    grafts = own["sweep"].query("sparsity == 0.01")
+    told = dict(re.findall(r"\| `(\w+)` \| [^|]* \| [\d,]+ \| ([\d.]+) % \|", page))
+    assert told == {name: mean(rows, "retained") for name, rows in grafts.groupby("localizer")}
+    larger = own["sweep"].query("sparsity == 0.1").groupby("localizer")
+    assert all(f"keeps {mean(rows, 'retained')} %" in page for name, rows in larger if name == "movement")
+    assert f"`learned` {mean(larger.get_group('learned'), 'retained')} %" in page
+    lora = own["peft"].query("method == 'lora_1'")
+    alike = own["anchor"].query("variant == 'finetuned'"), grafts.query("localizer == 'learned'")
+    tuned, graft = (rows[rows.task.isin(lora.task)] for rows in alike)
+    assert f"rank 1 ({lora.trained.iloc[0]:,.0f} parameters) has {mean(lora, 'score')} %, a learned graft of 1 %" in page
+    assert f"({graft.selected.iloc[0]:,.0f}) {mean(graft, 'score')} and the fine-tuned model {mean(tuned, 'score')}." in page
+    assert f"Its ECE, {mean(lora, 'ece')} %, is the fine-tuned model's ({mean(tuned, 'ece')}); the graft's is {mean(graft, 'ece')}." in page
+    forms = own["compression"].groupby(["bytes", "variant"])
+    of = {place: mean(rows, "retained") for place, rows in forms}
+    least, most = "SVD keeps {svd} % of the score, signs with", "{svd}, {one_bit}, {learned} and {movement} %; the pretrained"
+    small, large = ({name: share for (taken, name), share in of.items() if taken == size} for size in (8_000, 32_000))
+    assert least.format(**small) in page and f"learned grafts {small['learned']} % and movement grafts {small['movement']} %" in page
+    assert most.format(**large) in page
+
+
 def test_what_a_rule_of_selection_is_worth_follows_from_its_frames():
     """The page prints the run's rows, the frames have some of them only as pages print them, so both agree within 0.1 points."""
     page = (ROOT / "metrics/reports/2026-11-27_selection_rules/README.md").read_text(encoding="utf-8")
