@@ -282,6 +282,22 @@ def test_the_numbers_of_methods_are_those_of_the_study():
     assert most.format(**large) in page
 
 
+def test_the_table_of_trained_rivals_is_that_of_its_frames():
+    folder = "reports/2026-11-30_smollm2_rivals"
+    read = {name: pd.read_csv(ROOT / f"plots/{folder}/study/{name}.csv") for name in ("anchor", "sweep", "readout", "peft")}
+    own = {name: frame[frame["where"] == "id"] for name, frame in read.items()}
+    ends = {"pretrained": "pretrained", "calibrated words": "label_words", "fine-tuned": "finetuned"}
+    rows = {name: own["anchor"].query("variant == @variant") for name, variant in ends.items()}
+    rows |= {"movement graft": own["sweep"], "training inside movement's mask": own["readout"].query("readout == 'retrain'")}
+    rows |= {"LoRA of rank 1": own["peft"].query("method == 'lora_1'"), "norms alone": own["peft"].query("method == 'norms'")}
+    lines = (ROOT / f"metrics/{folder}/README.md").read_text().splitlines()
+    for name, part in rows.items():
+        size = "" if name in ends else f"{part.get('trained', part.get('selected')).iloc[0]:,.0f}"
+        shares = [*part.set_index("task").score[["brands", "polar"]], part.score.mean(), part.ece.mean()]
+        numbers = [*(f"{100 * share:.1f}" for share in shares), f"{part.loss.mean():.3f}", f"{100 * part.agreement.mean():.1f}"]
+        assert " | ".join([f"| {name}", size, *numbers]) + " |" in lines, name
+
+
 def test_what_a_rule_of_selection_is_worth_follows_from_its_frames():
     """The page prints the run's rows, the frames have some of them only as pages print them, so both agree within 0.1 points."""
     page = (ROOT / "metrics/reports/2026-11-27_selection_rules/README.md").read_text(encoding="utf-8")
