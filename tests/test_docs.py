@@ -254,10 +254,15 @@ def test_the_numbers_of_the_first_page_are_those_of_committed_files():
     assert {name: tuple(cells) for name, *cells in found} == front_page()
 
 
+def on_own_rows(folder: str, *names: str) -> dict[str, pd.DataFrame]:
+    """Frames of a study's folder below plots, of the tasks' own test rows alone."""
+    read = {name: pd.read_csv(ROOT / f"plots/{folder}/{name}.csv") for name in names}
+    return {name: frame[frame["where"] == "id"] for name, frame in read.items()}
+
+
 def test_the_numbers_of_methods_are_those_of_the_study():
     page = " ".join((ROOT / "docs/METHODS.md").read_text().split())
-    frames = {name: pd.read_csv(ROOT / f"plots/study/{name}.csv") for name in ("anchor", "sweep", "peft", "compression")}
-    own = {name: frame[frame["where"] == "id"] for name, frame in frames.items()}
+    own = on_own_rows("study", "anchor", "sweep", "peft", "compression")
 
     def mean(rows, column: str) -> str:
         return f"{100 * rows[column].mean():.1f}"
@@ -266,26 +271,26 @@ def test_the_numbers_of_methods_are_those_of_the_study():
     told = dict(re.findall(r"\| `(\w+)` \| [^|]* \| [\d,]+ \| ([\d.]+) % \|", page))
     assert told == {name: mean(rows, "retained") for name, rows in grafts.groupby("localizer")}
     larger = own["sweep"].query("sparsity == 0.1").groupby("localizer")
-    assert all(f"keeps {mean(rows, 'retained')} %" in page for name, rows in larger if name == "movement")
-    assert f"`learned` {mean(larger.get_group('learned'), 'retained')} %" in page
+    moved, learned = (mean(larger.get_group(name), "retained") for name in ("movement", "learned"))
+    assert f"at 10 % it keeps {moved} % and `learned` {learned} %" in page
     lora = own["peft"].query("method == 'lora_1'")
     alike = own["anchor"].query("variant == 'finetuned'"), grafts.query("localizer == 'learned'")
     tuned, graft = (rows[rows.task.isin(lora.task)] for rows in alike)
     assert f"rank 1 ({lora.trained.iloc[0]:,.0f} parameters) has {mean(lora, 'score')} %, a learned graft of 1 %" in page
     assert f"({graft.selected.iloc[0]:,.0f}) {mean(graft, 'score')} and the fine-tuned model {mean(tuned, 'score')}." in page
     assert f"Its ECE, {mean(lora, 'ece')} %, is the fine-tuned model's ({mean(tuned, 'ece')}); the graft's is {mean(graft, 'ece')}." in page
-    forms = own["compression"].groupby(["bytes", "variant"])
-    of = {place: mean(rows, "retained") for place, rows in forms}
-    least, most = "SVD keeps {svd} % of the score, signs with", "{svd}, {one_bit}, {learned} and {movement} %; the pretrained"
-    small, large = ({name: share for (taken, name), share in of.items() if taken == size} for size in (8_000, 32_000))
-    assert least.format(**small) in page and f"learned grafts {small['learned']} % and movement grafts {small['movement']} %" in page
-    assert most.format(**large) in page
+    forms = own["compression"].groupby("bytes")
+    small, large = (
+        {name: mean(rows, "retained") for name, rows in forms.get_group(size).groupby("variant")} for size in (8_000, 32_000)
+    )
+    assert f"SVD keeps {small['svd']} % of the score, signs with" in page
+    assert f"{small['one_bit']} %, learned grafts {small['learned']} % and movement grafts {small['movement']} %" in page
+    assert "32 kB {svd}, {one_bit}, {learned} and {movement} %; the pretrained".format(**large) in page
 
 
 def test_the_table_of_trained_rivals_is_that_of_its_frames():
     folder = "reports/2026-11-30_smollm2_rivals"
-    read = {name: pd.read_csv(ROOT / f"plots/{folder}/study/{name}.csv") for name in ("anchor", "sweep", "readout", "peft")}
-    own = {name: frame[frame["where"] == "id"] for name, frame in read.items()}
+    own = on_own_rows(f"{folder}/study", "anchor", "sweep", "readout", "peft")
     ends = {"pretrained": "pretrained", "calibrated words": "label_words", "fine-tuned": "finetuned"}
     rows = {name: own["anchor"].query("variant == @variant") for name, variant in ends.items()}
     rows |= {"movement graft": own["sweep"], "training inside movement's mask": own["readout"].query("readout == 'retrain'")}
