@@ -37,7 +37,7 @@ from stages.text.scores.variants import (
 from stages.text.tasks.tasks import resolve_tasks
 from stages.workflow.report.claims import judge
 from stages.workflow.report.publish import headline, markdown
-from stages.workflow.report.spec import NO_RESULT, heading, load_frames, read_spec, result
+from stages.workflow.report.spec import NO_RESULT, Figure, heading, load_frames, read_spec, result
 from stages.workflow.report.stats import Mean
 from stages.workflow.stage import paths
 
@@ -382,8 +382,10 @@ def test_what_has_no_number_is_left_out_of_a_result():
     assert result(spec, {"kept": 0.9, "error": none, "most": 1.0}) == "A graft keeps 90.0 %. The largest 100.0 %."
     assert result(spec, {"kept": none, "error": 0.1, "most": 1.0}) == "The largest 100.0 %."
     assert result(spec, {"kept": none, "error": 0.1, "most": none}) == NO_RESULT
-    assert heading(spec, "Score {kept:percent} %", "title", kept=none) == "Score n/a %"
-    assert heading(spec, "At first {kept:percent}, then {error:percent} %", "title", kept=0.9, error=none) == "At first 90.0"
+    figure = Figure(kind="dots", title="Learned keeps {kept:percent}, then {error:percent} %. Movement {most:percent} %", caption="", label="score (%)")
+    assert heading(spec, figure, "title", kept=0.9, error=none, most=none) == "Learned keeps 90.0"
+    assert heading(spec, figure, "title", kept=none, error=0.1, most=0.5) == "Movement 50.0 %"
+    assert heading(spec, figure, "title", kept=none, error=none, most=none) == "Score (%)", "and not n/a %"
 
 
 def test_a_report_is_the_same_whatever_its_tasks_are_called():

@@ -180,7 +180,7 @@ def draw_all(spec: Spec, frames: Frames) -> Iterator[tuple[str, Drawing]]:
                     drawn = KINDS[figure.kind](plot)
                     shown = {**texts_of(own), **facts, **{column: plot.text(value) for column, value in part.items()}}
                     caption = fill(spec, figure.caption, key, **shown)
-                    _frame(drawn, heading(spec, figure.title, key, **shown), f"{caption} {plot.marks()}")
+                    _frame(drawn, heading(spec, figure, key, **shown), f"{caption} {plot.marks()}")
                     yield "_".join([name, *map(str, part.values())]), drawn
 
 

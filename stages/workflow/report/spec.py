@@ -305,10 +305,10 @@ def result(spec: Spec, facts: Mapping[str, Any]) -> str:
     return _defined(fill(spec, spec.sentence, "sentence", **facts)) or NO_RESULT
 
 
-def heading(spec: Spec, text: str, key: str, **facts: Any) -> str:
-    """The title of a figure, without what has no number here, if anything else is in it."""
-    title = fill(spec, text, key, **facts)
-    return _defined(title) or title
+def heading(spec: Spec, figure: Figure, key: str, **facts: Any) -> str:
+    """The title of a figure without what has no number here; what it shows, if nothing else is in it."""
+    title = _defined(fill(spec, figure.title, key, **facts)).removesuffix(".")
+    return title or figure.label[:1].upper() + figure.label[1:]
 
 
 def _defined(text: str) -> str:
