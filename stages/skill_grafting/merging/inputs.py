@@ -147,10 +147,17 @@ def require_finite(how: str, piece: Piece, values: Tensor) -> None:
 
 def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
     """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
-    regions = [side.mask.region for side in sides.values() if side.mask is not None]
-    if any(other != regions[0] for other in regions):
-        raise MaskError("the masks are of several regions: localize all tasks with the same parameters= and heads=")
-    return regions[0].shapes if regions else {}
+    regions = {task: side.mask.region.shapes for task, side in sides.items() if side.mask is not None}
+    first, *others = regions or [""]
+    for other in others:
+        if apart := sorted(regions[first].items() ^ regions[other].items()):
+            name = apart[0][0]
+            has, lacks = (first, other) if name in regions[first] else (other, first)
+            raise MaskError(
+                f"the masks are of several regions: that of tasks.{has} has {name}, that of tasks.{lacks} doesn't; localize all tasks "
+                "with the same heads= and the same parameters=, such as 'layers' or 'all' (by default a region is what moved in that task)"
+            )
+    return regions.get(first, {})
 
 
 def warn_of_whole(sides: Mapping[str, TaskValues]) -> None:
