@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .support.errors import DataError, ParamsError, one_line
+from .support.errors import DataError, ParamsError, a_kind, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -87,7 +87,7 @@ def calibration_error(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> f
     try:
         logits, labels = (torch.as_tensor(values).detach().cpu() for values in (logits, labels))
     except (TypeError, ValueError, RuntimeError) as error:
-        kinds = " and ".join(f"a {type(values).__name__}" for values in (logits, labels))
+        kinds = " and ".join(a_kind(values) for values in (logits, labels))
         raise DataError(
             f"logits and labels should be tensors or rows of numbers, not {kinds}: {one_line(error)}"
         ) from None

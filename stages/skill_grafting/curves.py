@@ -13,7 +13,7 @@ from torch import nn
 from .grafting.mask import GraftMask
 from .modules.grafts import grafted
 from .modules.pairs import Pair
-from .support.errors import ParamsError, one_number, optional, printable, require_takes
+from .support.errors import ParamsError, a_kind, one_number, optional, printable, require_takes
 from .support.formatting import small_percent
 from .support.writing import replacing
 
@@ -47,7 +47,7 @@ def curve(
     require_takes(score, "score", "model")
     if not isinstance(masks, Mapping):
         raise ParamsError(
-            f"masks: should be {{sparsity: mask, ...}}, not a {type(masks).__name__}; localize with sparsity=[...]"
+            f"masks: should be {{sparsity: mask, ...}}, not {a_kind(masks)}; localize with sparsity=[...]"
         )
     for mask in masks.values():
         Pair.for_mask(base, tuned, mask)  # before a score is waited for
@@ -94,7 +94,7 @@ def plot_curve(table: DataFrame, axes: Axes | None = None, label: str = "score")
     """
     if lacking := [name for name in ("model", "sparsity", "score") if name not in getattr(table, "columns", ())]:
         raise ParamsError(
-            f"table: should be what curve(base, tuned, masks, score) gives, not a {type(table).__name__} without {lacking[0]}"
+            f"table: should be what curve(base, tuned, masks, score) gives, not {a_kind(table)} without {lacking[0]}"
         )
     if axes is None:
         figure = optional("matplotlib.figure")

@@ -17,7 +17,7 @@ from .grafting.region import Parameters, Region, Tensors, named_weights
 from .localizers.localizer import Objective, add_squared_gradient, squares_of
 from .modules.pairs import Pair, chosen
 from .modules.targets import copied, require_plain, require_whole
-from .support.errors import ModelError, ParamsError, one_number, require_takes
+from .support.errors import ModelError, ParamsError, a_kind, one_number, require_takes
 
 LOGGER = logging.getLogger("skill_grafting")
 
@@ -168,7 +168,7 @@ def _with_hooks(model: nn.Module, known: Mapping[str, Tensor]) -> nn.Module:
 def require_list(values: object, setting: str) -> None:
     """Raise ParamsError unless these can be gone through one by one, as the names of a dictionary and the letters of a text are not meant to."""
     if isinstance(values, Mapping | str) or not isinstance(values, Iterable):
-        raise ParamsError(f"{setting}: should be a list, not a {type(values).__name__}; [one] is a list of one")
+        raise ParamsError(f"{setting}: should be a list, not {a_kind(values)}; [one] is a list of one")
 
 
 def _rows_in(batch: object = None) -> int:
@@ -191,7 +191,7 @@ def _cast_anew(function: Callable) -> Callable:
 
 def _differentiable(value: object) -> Tensor:
     if not isinstance(value, Tensor) or not value.requires_grad:
-        what = "a tensor without a gradient" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        what = "a tensor without a gradient" if isinstance(value, Tensor) else a_kind(value)
         raise ParamsError(
             f"loss: should give a tensor that depends on the parameters of the model it is given, not {what}"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from skill_grafting.support.errors import ParamsError
+from skill_grafting.support.errors import ParamsError, did_you_mean
 from stages.text.tasks.yaml12 import load_yaml, parse_yaml
 
 
@@ -18,7 +18,7 @@ def change_settings(settings: Sequence[str], check: Callable[[], object], folder
         if not _set(settings, folder, before):
             put_back(before)  # the files that were set, or what has just been removed from them can't be removed again
             wrong = next((one for one in settings if not _set([one], folder, before)), " -S ".join(settings))
-            raise ParamsError(f"-S {wrong}: DVC can't set this; expected KEY=VALUE, as in graft.sparsity=0.0005")
+            raise ParamsError(f"-S {wrong}: DVC can't set this; {_why(wrong, folder)}")
         for file, text in before.items():
             _require_yaml(file, text)
         check()
@@ -42,6 +42,17 @@ def _require_yaml(file: Path, before: str) -> None:
     except ParamsError:
         hint = "write a table with such names, like a verbalizer in one line, over several lines"
         raise ParamsError(f"-S: {file}: DVC would break a long line inside a name with a space; {hint}") from None
+
+
+def _why(wrong: str, folder: Path) -> str:
+    """What is the matter with a [FILE:]KEY=VALUE that can't be set."""
+    file, colon, key = wrong.partition("=")[0].rpartition(":")
+    if colon and not (folder / file).is_file():
+        known = ["params.yaml", *(path.relative_to(folder).as_posix() for path in folder.glob("stages/*/params.yaml"))]
+        return f"{file}: no such file{did_you_mean(file, known)}"
+    if key.startswith("~"):
+        return f"there is no {key[1:]} that could be taken away"
+    return "expected KEY=VALUE, as in graft.sparsity=0.0005"
 
 
 def _set(settings: Sequence[str], folder: Path, before: dict[Path, str]) -> bool:

@@ -766,6 +766,10 @@ def half(b: nn.Module, t_: nn.Module) -> sg.GraftMask:
     return sg.localize(b, t_, sparsity=0.5)
 
 
+def edited(mask: sg.GraftMask, base: nn.Module, *to: object) -> sg.Patch:
+    return sg.Patch.edit(base, mask, *to)
+
+
 def merged(tasks: Callable, **options: object) -> Callable:
     """A call of merge with the tasks that this makes of the models and a mask."""
     return lambda b, t_: sg.merge(b, tasks(b, t_, half(b, t_)), **options)
@@ -861,7 +865,7 @@ REFUSED = [
     *((asked(method=method, loss=drift), P, "pass batches=") for method in ("fish", "talos")),
     *((learnt(loss=loss), P, r"a function \(model\)") for loss in (lambda m, batch: drift(m), nn.CrossEntropyLoss())),
     (learnt(batches=[1]), P, r"\(model, batch\)"), (learnt(loss=lambda m, batch: drift(m), batches={"ids": 1}), P, "not a dict"),
-    (learnt(loss=lambda m: None), P, "NoneType"), (learnt(loss=lambda m: drift(m) * math.nan), T, "nan at step 0"),
+    (learnt(loss=lambda m: None), P, "not None"), (learnt(loss=lambda m: drift(m) * math.nan), T, "nan at step 0"),
     (learnt(dev=0.5), P, "not float"), (learnt(dev=lambda m: m[0].weight), P, "take its mean"), (learnt(dev=lambda m: math.nan), P, "maximise"),
     *(
         (asked(method="attribution", loss=loss), kind, word)
@@ -870,7 +874,7 @@ REFUSED = [
             (lambda m: next(m.parameters()).reshape(-1), P, "one number"), (lambda m: 1.0, P, "a float"), (lambda m: drift(m).detach(), P, "without a gradient"),
         )
     ),
-    (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), 5), P, "not a int"),
+    (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), 5), P, "not an int"),
     (lambda b, t_: sg.fisher(b, lambda m, one: drift(m), iter([])), P, "only once"), (learnt(loss=lambda m, _: drift(m), batches=iter([])), P, "only once"),
     (lambda b, t_: sg.fisher(b.requires_grad_(False), lambda m, _: drift(m), [0]), M, "requires gradients"),
     (lambda b, t_: sg.fisher(b.to("meta"), lambda m, _: drift(m), [0]), M, "on meta"),
@@ -893,9 +897,16 @@ REFUSED = [
         for kind in (torch.int8, torch.float64, torch.bool)
     ),
     (patched(labels="abc"), P, "list of names"), (patched(labels=["one"]), P, "two labels"), (patched(title=3), P, "title: 3"), (patched(author="me"), P, "author"),
-    (lambda b, t_: sg.masked_optimizer(b.state_dict(), half(b, t_), torch.optim.SGD), P, "not a OrderedDict"),
+    (lambda b, t_: sg.masked_optimizer(b.state_dict(), half(b, t_), torch.optim.SGD), P, "not an OrderedDict"),
+    *(
+        (lambda b, t_, to=to: edited(half(b, t_), b.float(), to), P, word)
+        for to, word in (("x", "to: 'x' should be"), (None, "to: None"), (1e300, "torch.float32 holds"), (lambda values: values, r"a function \(values, name\)"))
+    ),
+    (lambda b, t_: edited(half(b, t_), b.to("meta")), M, "on meta"),
+    *((lambda b, t_, alpha=alpha: edited(half(b, t_), b.float()).scaled(b, alpha), P, "alpha: .*finite number") for alpha in ("x", None, math.nan)),
+    (lambda b, t_: sg.mask_of(dict(b.to("meta").named_parameters()), 0.1), P, "on meta"), (lambda b, t_: sg.localize(b, t_, sparsity=True), P, "sparsity: True"),
     (lambda b, t_: sg.merge(b, {}), P, "none to merge"), (lambda b, t_: sg.merge(b, {}, "tied"), P, "'ties'"),
-    (lambda b, t_: sg.merge(5, {"a": (t_, half(b, t_))}), P, "not a int"), (lambda b, t_: sg.merge("base", {"a": (t_, half(b, t_))}), P, "^to: name the new folder"),
+    (lambda b, t_: sg.merge(5, {"a": (t_, half(b, t_))}), P, "not an int"), (lambda b, t_: sg.merge("base", {"a": (t_, half(b, t_))}), P, "^to: name the new folder"),
     (merged(lambda b, t_, m: {"a": (t_, m)}, how="dare", share=0), P, "share: 0"), (merged(lambda b, t_, m: {"a": (t_, m)}, how="arithmetic", alpha=math.nan), P, "alpha: nan"),
     (merged(lambda b, t_, m: {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}), K, r"tasks.0.\* has 0.bias, that of tasks.2.\* doesn.t; .*parameters=.*moved in that task"),
     (lambda b, t_: sg.merge(copy.deepcopy(b).bfloat16(), {"a": of_values(t_, half(b, t_))}), K, r"pass base.to\(torch.float64\)"),
@@ -934,7 +945,7 @@ REFUSED = [
     *((unlike(otherwise(lambda m, act=act: setattr(m, "act", act), lambda: Any_(act=nn.ReLU()))), M, "act is ReLU") for act in (nn.GELU(), None)),
     (unlike(lambda: two_of(shared)), M, "share memory"), (unlike(otherwise(lambda m: None, lambda: Any_(lock=threading.Lock()))), M, "copied"),
     (unlike(otherwise(lambda m: setattr(m.layer, "__class__", Repacked), lambda: Any_(layer=Packed(2, 2)))), M, "quantise"),
-    (merged(lambda b, t_, m: {"a": (m, t_)}), P, "a GraftMask"), (merged(lambda b, t_, m: {"a": (t_, None)}), P, "not a NoneType"),
+    (merged(lambda b, t_, m: {"a": (m, t_)}), P, "a GraftMask"), (merged(lambda b, t_, m: {"a": (t_, None)}), P, "not None"),
 ]  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def test_nothing_is_overwritten(project, capsys, tmp_path):
 
 
 MISTAKES = [
-    (["localize", "--sparsity", "2"], "--sparsity: 2 should be above 0 and at most 1"),
+    (["localize", "--sparsity", "2"], "--sparsity: 2 should be a number above 0 and at most 1"),
     (["localize", "--localizer", "movemnt"], "did you mean 'movement'"),
     (["localize", "--localizer", "learned"], "--localizer: 'learned' is none of bias, "),
     (["localize", "--region", "layer"], "did you mean 'layers'"),

@@ -403,7 +403,7 @@ def test_settings_that_no_model_has_and_places_that_are_none_are_refused_by_appl
         with pytest.raises(GraftError, match=words):
             sg.Patch.from_pretrained(tmp_path / "patch").apply(tmp_path / "base")
         file.write_text(json.dumps(settings))
-    with pytest.raises(GraftError, match="place: should be a folder, a file or a name on the hub, not a NoneType"):
+    with pytest.raises(GraftError, match="place: should be a folder, a file or a name on the hub, not None"):
         sg.Patch.from_pretrained(None)
 
 

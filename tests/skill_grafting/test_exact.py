@@ -214,6 +214,30 @@ def test_values_are_edited_scaled_and_put_back():
         assert torch.allclose(twice[name].double(), values.double() + 2 * moved, atol=1e-6)
 
 
+def test_numbers_of_another_type_are_no_exact_difference(tmp_path):
+    base, tuned = (nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
+    assert same(sg.diff(base, tuned).apply(base), tuned), "control"
+    for kinds in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
+        with pytest.raises(sg.ModelError, match="torch.bfloat16"):
+            sg.diff(*(copy.deepcopy(model).to(kind) for model, kind in zip((base, tuned), kinds, strict=True)))
+
+
+def test_a_patch_fits_a_model_with_whole_numbers_beside_what_it_writes(tmp_path):
+    base = nn.Sequential(nn.Linear(4, 4))
+    base.codes = nn.Parameter(torch.arange(5, dtype=torch.uint8), requires_grad=False)
+    tuned = copy.deepcopy(base)
+    tuned[0].weight.data += 1
+    mask = sg.localize(base, tuned, sparsity=0.5)
+    sg.Patch.of(base, tuned, mask).save_pretrained(tmp_path / "patch")
+    patch, wanted = sg.Patch.from_pretrained(tmp_path / "patch"), sg.graft(base, tuned, mask)
+    assert same(patch.apply(base), wanted) and same(sg.merge(base, {"a": patch}), wanted) and not same(base, wanted)
+    assert same(sg.Patch.edit(base, mask, lambda values, _: values).apply(base), base)
+    other = copy.deepcopy(base)
+    other.codes.data[0] = 7
+    with pytest.raises(sg.MaskError, match="another state"):
+        patch.apply(other)
+
+
 # --- Several patches in one batch -------------------------------------------------------------------------------------
 
 
@@ -320,6 +344,20 @@ def test_the_command_makes_a_step_that_apply_puts_back_bit_for_bit(llama, tmp_pa
     made, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("made", "tuned"))
     assert made.keys() == wanted.keys() and all(as_bits(made[name]).equal(as_bits(wanted[name])) for name in wanted)
     assert "makes the state" in capsys.readouterr().out and len(calls) >= len(made)
+
+
+def test_a_tensor_that_no_part_has_stays_with_its_model(tmp_path):
+    import transformers
+
+    ends = {f"{end}_{what}": size for end in ("encoder", "decoder") for what, size in {"layers": 1, "attention_heads": 2, "ffn_dim": 64}.items()}
+    base = transformers.BartForConditionalGeneration(small_config("bart", **ends)).eval()
+    assert not base.final_logits_bias.any(), "control: what differs would travel whole"
+    base.save_pretrained(tmp_path / "base"), moved(base, 1).save_pretrained(tmp_path / "tuned")
+    for command, to in (("diff", "step"), ("localize", "patch")):
+        main([command, "--base", str(tmp_path / "base"), "--finetuned", str(tmp_path / "tuned"), "--to", str(tmp_path / to)])
+        main(["apply", str(tmp_path / to), "--base", str(tmp_path / "base"), "--to", str(tmp_path / f"made of {to}")])
+        made = load_file(tmp_path / f"made of {to}/model.safetensors")
+        assert made.keys() == load_file(tmp_path / "base/model.safetensors").keys() and "final_logits_bias" in made
 
 
 OTHERS = ("lm_eval", "fusion_bench")

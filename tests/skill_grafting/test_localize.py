@@ -90,14 +90,14 @@ def test_a_localizer_finds_what_it_finds_in_memory(pico_bert, tuned, tmp_path, n
 
 
 def test_several_sizes_give_the_patches_of_single_ones_and_how_much_each_holds(pico_bert, tuned, tmp_path, capsys):
-    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 1.0 0.01 --title movies")
+    localize(pico_bert, tuned, tmp_path / "all", "--sparsity 1.0 0.01 0.010000001 --title movies")
     said = capsys.readouterr().out
     held = re.findall(r"^([\d.]+) % of the region's squared movement", said, re.MULTILINE)
     outside, most = re.search(r"as it was pretrained: ([\d.]+ % of all squared movement), most of it in ([\w.]+); --region all", said).groups()
     card = (tmp_path / "all/1/README.md").read_text().replace("\\", "")
     assert f"{outside}, most of it in <code>{most}</code>" in card and most == WORDS
-    assert len(held) == 2 and 1 < float(held[0]) < 50 and held[1] == "100.0"
-    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.01", "1"]
+    assert len(held) == 3 and 1 < float(held[0]) < 50 and held[2] == "100.0"
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.01", "0.010000001", "1"]
     localize(pico_bert, tuned, tmp_path / "alone", "--sparsity 0.01 --title movies")
     for file in (PATCH, "README.md"):
         assert (tmp_path / "all/0.01" / file).read_bytes() == (tmp_path / "alone" / file).read_bytes()

@@ -30,7 +30,7 @@ from skill_grafting.merging.arithmetic import (
     within,
 )
 from skill_grafting.merging.stitching import RULES
-from skill_grafting.merging.ways import VECTORS, kth_highest, merged_vector, summed
+from skill_grafting.merging.ways import VECTORS, kth_highest, merged_vector, reads, summed
 from skill_grafting.support.errors import MaskError
 from tests.memory import PeakBytes
 from tests.pico import same
@@ -339,11 +339,12 @@ def of_tasks(count: int, shapes: dict) -> tuple[nn.Module, dict]:
 @pytest.mark.parametrize("how", [*RULES, *VECTORS])
 def test_in_pieces_a_merge_is_what_it_is_at_once(how, monkeypatch):
     base, tasks = of_tasks(3, SHAPES)
-    wanted = dict(merging.merge(base, tasks, how, share=0.4).named_parameters())
+    share = 0.4 if reads(how, "share") else None
+    wanted = dict(merging.merge(base, tasks, how, share=share).named_parameters())
     monkeypatch.setattr(sides, "CACHED", 16)
     pieces = sides.pieces_of("w", base, {"": sides.TaskValues(base)})
     assert [piece.start for piece in pieces] == [*range(0, 200, 16)], "control"
-    assert same(dict(merging.merge(base, tasks, how, share=0.4).named_parameters()), wanted)
+    assert same(dict(merging.merge(base, tasks, how, share=share).named_parameters()), wanted)
     assert not same(wanted, dict(base.named_parameters()))
 
 
@@ -426,7 +427,7 @@ def test_what_no_task_changed_is_not_worked_on_and_the_result_is_the_same(how, m
             weight.data.copy_(torch.where(few, weight, base.get_parameter(name)))
     region = next(iter(tasks.values()))[1].region
     asked = tasks if masked else {task: (model, GraftMask.full(region)) for task, (model, _) in tasks.items()}
-    sizes, changed = [], sides.Piece.changed
+    sizes, changed, share = [], sides.Piece.changed, 0.4 if reads(how, "share") else None
 
     def narrowed(piece):
         found = changed(piece)
@@ -434,8 +435,8 @@ def test_what_no_task_changed_is_not_worked_on_and_the_result_is_the_same(how, m
         return found
 
     monkeypatch.setattr(sides.Piece, "changed", narrowed)
-    found = dict(merging.merge(base, asked, how, share=0.4, seed=5).named_parameters())
+    found = dict(merging.merge(base, asked, how, share=share, seed=5).named_parameters())
     assert masked or sum(few for few, _ in sizes) < 0.25 * sum(all_ for _, all_ in sizes)
     monkeypatch.setattr(sides.Piece, "changed", lambda piece: piece)
-    whole = dict(merging.merge(base, asked, how, share=0.4, seed=5).named_parameters())
+    whole = dict(merging.merge(base, asked, how, share=share, seed=5).named_parameters())
     assert same(found, whole) and not same(found, dict(base.named_parameters()))

@@ -170,7 +170,7 @@ def do_merge(dice: random.Random, base: nn.Module, tuned: nn.Module) -> None:
     other = mask if dice.random() < 0.5 else mask & ~mask if dice.random() < 0.5 else find(dice, base, tuned)
     entry = usual(dice, [(tuned, mask)], [tuned, (tuned,), (mask, tuned), None])
     tasks = usual(dice, [{"a": entry}, {"a": entry, "b": (tuned, other)}], [{}, [entry], None, {1: entry}])
-    made, share = {name: one.detach() for name, one in values_of(sg.merge(base, tasks, how, share=dice.choice([1.0, 0.9]))).items()}, {task: one[1] for task, one in tasks.items()}
+    made, share = {name: one.detach() for name, one in values_of(sg.merge(base, tasks, how, share=dice.choice([1.0, 0.9]) if how in ("dare", "ties") else None)).items()}, {task: one[1] for task, one in tasks.items()}
     after, before = values_of(tuned.module if isinstance(tuned, nn.DataParallel) else tuned), values_of(base)
     for name, start in ((name, start) for name, start in before.items() if name in after):  # all but a table that the tuned model lacks
         inside = [one.dense().get(name, torch.zeros(start.shape, dtype=torch.bool)) for one in share.values()]

@@ -1,6 +1,7 @@
 """Merging with weights and shares, DELLA and breadcrumbs, and recipes: what mergekit makes of the same files, but for random draws."""
 
 import copy
+import os
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,11 @@ MISTAKES = {
     "with a base_model": {"base_model": None},
     "names each model once": {"models": [{"model": "a"}] * 2},
     "density: 2": {"parameters": {"density": 2}},
+    "parameters.lamda: unknown setting (did you mean 'lambda'?)": {"parameters": {"lamda": 0.5}},
+    "parameters.lambda_: unknown setting (did you mean 'lambda'?)": {"parameters": {"lambda_": 0.5}},
+    "models.0.paramters: unknown setting (did you mean 'parameters'?); known: model, parameters": {"models": [{"model": "a", "paramters": {"weight": 1}}]},
+    "models.0.parameters.wieght: unknown setting (did you mean 'weight'?)": {"models": [{"model": "a", "parameters": {"wieght": 1}}]},
+    "a model beside the base, a": {"base_model": "a", "models": [{"model": "a", "parameters": {"weight": 1}}]},
 }
 
 
@@ -141,6 +147,9 @@ def test_other_files_and_types_than_a_recipe_s_are_refused(folder, tmp_path, cap
     (tmp_path / "a.yml").write_text(yaml.safe_dump(recipe(folder, "ties") | {"dtype": "bfloat16"}))
     assert "the types of its base (float32)" in refused(capsys, "merge", tmp_path / "a.yml", "--to", tmp_path / "to")
     assert "no such file" in refused(capsys, "merge", tmp_path / "none.yml", "--to", tmp_path / "to")
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "pipe", tmp_path):
+        assert "is no regular file" in refused(capsys, "merge", other, "--to", tmp_path / "to")
 
 
 def test_the_page_runs_as_it_is_printed(tmp_path, monkeypatch):
@@ -197,8 +206,10 @@ def test_weights_and_shares_are_those_of_each_task():
     assert merged("ties", [4], [1], weights={"a": 1, "b": 3}, share=1.0, normalize=False) == [7]
     assert merged("consensus", [4], [4], weights={"a": 0.5, "b": 1}) == [6]
     for options, word in (
-        ({"weights": {"a": 1}}, "a number for each"), ({"weights": {"a": 1, "b": -1}}, "add up to 0"), ({"how": "mean", "weights": {"a": 1, "b": 1}}, "stitching"),
-        ({"share": {"a": 0.5, "c": 2}}, "share.c"), ({"per": "row"}, "per"), ({"gama": 1}, "gama"), ({"how": "della", "share": 0.9}, "epsilon"),
+        ({"weights": {"a": 1}}, "a number for each"), ({"weights": {"a": 1, "b": -1}}, "add up to 0"), ({"how": "mean", "weights": {"a": 1, "b": 1}}, "mean takes none"),
+        ({"share": {"a": 0.5, "c": 2}}, "share.c"), ({"per": "row"}, "per"), ({"share": 0.5}, "share: changes nothing here: average takes none; ties, dare"),
+        ({"how": "mean", "alpha": 0.5}, "alpha: changes nothing"), ({"how": "ties", "strictness": 1}, "consensus do"), ({"rescale": "no"}, "True or False"),
+        ({"how": "breadcrumbs", "gamma": 1}, "below 1"), ({"seed": -1}, "seed"), ({"seed": 0.5}, "seed"), ({"how": "sum", "normalize": False}, "takes none"), ({"gama": 1}, "gama"), ({"how": "della", "share": 0.9}, "epsilon"),
         ({"weights": {"a": float("nan"), "b": 1}}, "finite"),
     ):  # fmt: skip
         with pytest.raises(sg.ParamsError, match=word):

@@ -273,6 +273,20 @@ def test_a_line_that_dvc_would_break_inside_a_name_is_told(files):
         assert (file.read_text() == text) == broken
 
 
+CANNOT_BE_SET = {
+    "graft.sparsity": "expected KEY=VALUE", "stages/studi/params.yaml:study.test_max=5": "stages/studi/params.yaml: no such file (did you mean 'stages/study/params.yaml'?)",
+    "~nope": "there is no nope that could be taken away",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", CANNOT_BE_SET)
+def test_what_dvc_cannot_set_is_told(asked, files):
+    before = texts()
+    with pytest.raises(ParamsError, match=re.escape(f"-S {asked}: DVC can't set this; {CANNOT_BE_SET[asked]}")):
+        change_settings(["graft.sparsity=0.5", asked], lambda: None)
+    assert texts() == before
+
+
 # --- Mistakes ---------------------------------------------------------------------------------------------------
 
 ABSENT = object()

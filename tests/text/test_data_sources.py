@@ -134,6 +134,20 @@ def test_all_bad_rows_are_counted_and_the_first_five_shown(folder):
     assert lines == [f"HERE/train.csv:{2 * row}: the label 'Good' is none of the task's" for row in range(1, 6)]
 
 
+@pytest.mark.parametrize("relabel", [None, {"gute\u0301": "good"}])
+def test_an_accent_may_be_a_character_of_its_own(folder, relabel):
+    named = ["bad", "good"] if relabel else ["bad", "gut\u00e9"]
+    spec = SINGLE.model_copy(update={"labels": named, "relabel": relabel and {**relabel, "bad": "bad"}})
+    other = "gut\u00e9" if relabel else "gute\u0301"
+    (folder / "train.csv").write_text(f"sentence1,label\na,{other}\nb,bad\n", encoding="utf-8")
+    labels = [row["label"] for row in load_local(spec, folder.parent)[0]["train"]]
+    assert labels == [next(iter(relabel)) if relabel else named[1], "bad"]
+    (folder / "train.csv").write_text("sentence1,label\na,gute\nb,bad\n", encoding="utf-8")
+    if not relabel:
+        with pytest.raises(DataError, match="none of the task's"):
+            load_local(spec, folder.parent)
+
+
 def of(content, name="train.jsonl"):
     return {name: content}, SINGLE
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..support.errors import MaskError, ModelError, ParamsError, did_you_mean
+from ..support.errors import MaskError, ModelError, ParamsError, a_kind, did_you_mean
 from .region import Region, Tensors, outline
 
 # booleans pay where rows hold more than this part of the tensor
@@ -222,7 +222,7 @@ def named_heads(mask: GraftMask) -> set[str]:
 def require_mask(mask: GraftMask, weights: Tensors) -> None:
     """Raise ModelError unless the mask is of a model with these tensors, ParamsError if it is none."""
     if not isinstance(mask, GraftMask):
-        raise ParamsError(f"mask: should be a GraftMask, not a {type(mask).__name__}")
+        raise ParamsError(f"mask: should be a GraftMask, not {a_kind(mask)}")
     for name, shape in mask.region.shapes.items():
         if name not in weights or outline(weights, name).shape != shape:
             raise ModelError(f"the mask is of other models: these have no {name} of the shape {[*shape]}")

@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..support.errors import MaskError, ParamsError
+from ..support.errors import MaskError, ParamsError, a_kind
 
 if TYPE_CHECKING:  # the plan needs sizes only, and importing torch would take most of its time
     from torch import Tensor
@@ -56,7 +56,7 @@ def unwrapped(model: Module) -> Module:
     from torch.optim.swa_utils import AveragedModel
 
     if not isinstance(model, nn.Module):
-        raise ParamsError(f"the model should be a torch module, not a {type(model).__name__}")
+        raise ParamsError(f"the model should be a torch module, not {a_kind(model)}")
     while True:
         if isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner

@@ -77,6 +77,8 @@ def _require(scores: object, size: object, per: object) -> None:
             raise ParamsError(
                 f"scores: {name} should be a tensor of real numbers, one for each number of the parameter"
             )
+        if values.is_meta:
+            raise ParamsError(f"scores: {name} has no values in memory (it is on meta)")
         if per not in ("region", "tensor") and values.dim() < 2:
             raise ParamsError(f"scores: {name} has no rows and columns; leave it out, or take per='tensor'")
         if values.is_floating_point() and bool(_real(values).isnan().any()):

@@ -121,7 +121,7 @@ class Budget:
     @classmethod
     def of(cls, region: Region, sparsity: float, setting: str) -> "Budget":
         """That share of a region; raises an error that names `setting` if it is no share of parameters, or less than one of them."""
-        if not isinstance(sparsity, Real) or not 0 < sparsity <= 1:
+        if not isinstance(sparsity, Real) or isinstance(sparsity, bool) or not 0 < sparsity <= 1:
             raise ParamsError(f"{setting}: {sparsity!r} is no share of parameters, above 0 and at most 1")
         k, size = region.budget(sparsity), region.size
         if k == 0:

@@ -30,7 +30,7 @@ from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import Tensors, outline
 from ..grafting.select import CACHED, Scratch
 from ..modules.comparing import require_fit
-from ..support.errors import MaskError, ParamsError
+from ..support.errors import MaskError, ParamsError, a_kind
 
 LOGGER = logging.getLogger("skill_grafting")
 # tasks with as many numbers at a time as the cache holds of a few tensors; of more tasks there are fewer
@@ -188,7 +188,7 @@ def of_patch(weights: Tensors, task: str, entry: object) -> TaskValues:
             if isinstance(entry, nn.Module)
             else ""
         )
-        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not a {type(entry).__name__}{whole}")
+        raise ParamsError(f"tasks.{task}: should be a patch or (tuned, mask), not {a_kind(entry)}{whole}")
     require_mask(mask, weights)
     for name, indices in mask.indices.items():
         if name not in values or values[name].shape != indices.shape:

@@ -13,7 +13,7 @@ from ..grafting.region import Tensors, named_weights, unwrapped
 from ..grafting.select import Scratch
 from ..modules.pairs import Pair
 from ..modules.targets import Model, copied, require_whole
-from ..support.errors import ParamsError
+from ..support.errors import ParamsError, a_kind
 from .arithmetic import moved_by
 from .inputs import (
     Piece,
@@ -130,7 +130,7 @@ def _unmoved(rule: str, piece: Piece) -> Tensor:
 def _require_tasks(tasks: Mapping[str, Any]) -> None:
     """Raise ParamsError unless these are tasks by name."""
     if not isinstance(tasks, Mapping) or not all(isinstance(task, str) for task in tasks):
-        what = "keys that are no text" if isinstance(tasks, Mapping) else f"a {type(tasks).__name__}"
+        what = "keys that are no text" if isinstance(tasks, Mapping) else a_kind(tasks)
         raise ParamsError(f'tasks: should be {{"name": patch, "other": (tuned, mask)}}, not {what}')
     if not tasks:
         raise ParamsError("tasks: there are none to merge")

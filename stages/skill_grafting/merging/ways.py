@@ -20,10 +20,10 @@ by index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial, reduce
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -61,8 +61,23 @@ WAYS = {
     "breadcrumbs_ties": (BREADCRUMBS, True, False),
 }
 VECTORS = tuple(WAYS)
+# setting -> the ways, by what stays, that read it; what scales, weighs and divides vectors is read by all of VECTORS, `seed` taken by all
+READ_BY = {
+    "share": (TIES, DARE, DELLA, BREADCRUMBS),
+    "per": (TIES, BREADCRUMBS),
+    "strictness": (CONSENSUS,),
+    "gamma": (BREADCRUMBS,),
+    "epsilon": (DELLA,),
+    "rescale": (DARE, DELLA),
+    **dict.fromkeys(("alpha", "weights", "normalize"), tuple({stays: None for stays, _, _ in WAYS.values()})),
+}
 # what stays of each vector where nobody says: the authors' figures, of DELLA and breadcrumbs in the middle of what they try
 SHARES = {TIES: 0.2, DARE: 0.1, DELLA: 0.5, BREADCRUMBS: 0.14}
+
+
+def reads(how: str, setting: str) -> bool:
+    """True if a setting changes what this way makes."""
+    return how not in RULES and WAYS[how][0] in READ_BY[setting]
 
 
 @dataclass(frozen=True)
@@ -84,9 +99,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.how not in (ways := (*RULES, *VECTORS)):
             raise ParamsError(f"how: unknown way {self.how!r}{did_you_mean(self.how, ways)}; known: {', '.join(ways)}")
-        if self.weights is not None and (self.how in RULES or not isinstance(self.weights, Mapping)):
-            what = "a rule of stitching takes none" if self.how in RULES else 'should be {"task": 0.5, ...}'
-            raise ParamsError(f"weights: {what}")
+        if not isinstance(self.weights, Mapping | None):
+            raise ParamsError('weights: should be {"task": 0.5, ...}')
+        if not (isinstance(self.seed, Integral) and self.seed >= 0):
+            raise ParamsError(f"seed: {self.seed!r} should be a whole number, at least 0")
+        if strange := [name for name in ("rescale", "normalize") if getattr(self, name) not in (True, False, None)]:
+            raise ParamsError(f"{strange[0]}: {getattr(self, strange[0])!r} should be True or False")
         if self.per not in (None, "region", "tensor"):
             raise ParamsError(f"per: {self.per!r} should be 'region' or 'tensor'")
         shares = self.share if isinstance(self.share, Mapping) else {} if self.share is None else {"": self.share}
@@ -98,8 +116,15 @@ class Settings:
                 raise ParamsError(f"{name}: {value!r} should be a finite number")
             if value < 0 and name in ("strictness", "gamma", "epsilon"):
                 raise ParamsError(f"{name}: {value!r} should be 0 or more")
+            if value >= 1 and name in ("gamma", "epsilon"):
+                raise ParamsError(f"{name}: {value!r} should be below 1")
             if name.startswith("share") and not 0 < value <= 1:
                 raise ParamsError(f"{name}: {value!r} should be above 0 and at most 1")
+        said = [one.name for one in fields(self) if one.name in READ_BY and getattr(self, one.name) != one.default]
+        for name in said:
+            if not reads(self.how, name) and not (name == "share" and self.share == 1):  # all stays anyhow
+                known = ", ".join(way for way in VECTORS if reads(way, name))
+                raise ParamsError(f"{name}: changes nothing here: {self.how} takes none; {known} do")
 
     def for_tasks(self, tasks: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
         """Weight and share of each task; raises ParamsError unless those that differ by task are given for all of these."""

@@ -18,7 +18,7 @@ from ..grafting.apply import holds
 from ..grafting.differences import is_equal
 from ..grafting.region import Tensors, named_weights, unwrapped
 from ..models.blocks import heads_of, is_head
-from ..support.errors import ModelError, ParamsError, one_line, shown
+from ..support.errors import ModelError, ParamsError, a_kind, one_line, shown
 from .targets import require_plain, require_whole, tensors_in
 
 # what a layer of peft's says about its adapters
@@ -78,7 +78,7 @@ def put_extra_states(model: nn.Module, states: Mapping[str, Any]) -> None:
 def _state(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by name; ParamsError for what is no module, ModelError for numbers that aren't plain."""
     if not isinstance(model, nn.Module):
-        raise ParamsError(f"base and tuned should be torch modules, not a {type(model).__name__}")
+        raise ParamsError(f"base and tuned should be torch modules, not {a_kind(model)}")
     require_whole(model)
     tensors = tensors_in(model)
     for name, values in tensors.items():
@@ -99,7 +99,7 @@ def _join_ties(base: nn.Module, after: dict[str, Tensor]) -> None:
         if name in after and known in after and not is_equal(after.pop(name), after[known]):
             place = f"base.{name}"
             saved = "base.config.tie_word_embeddings = False and " if hasattr(base, "config") else ""
-            untied = f"{saved}{place} = torch.nn.Parameter({place}.detach().clone()) give the base two, too"
+            untied = f"{saved}{place} = torch.nn.Parameter({place}.detach().clone()) gives the base two, too"
             raise ModelError(f"{name} and {known} are one parameter in the base and two in the tuned model: {untied}")
 
 

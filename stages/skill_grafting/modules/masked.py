@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..grafting.apply import take_at, write
 from ..grafting.mask import GraftMask, require_mask
 from ..grafting.region import named_weights, unwrapped
-from ..support.errors import MaskError, ModelError, ParamsError, one_line
+from ..support.errors import MaskError, ModelError, ParamsError, a_kind, one_line
 from .targets import require_whole, writable
 
 # entry of an optimizer's state_dict: whose state it is
@@ -125,7 +125,7 @@ def masked_optimizer(model: nn.Module, mask: GraftMask, make: Callable[..., Opti
     except (TypeError, ValueError) as error:
         raise ParamsError(f"make: no optimizer of these options: {one_line(error)}") from error
     if not isinstance(optimizer, Optimizer):
-        raise ParamsError(f"make: should make an optimizer of torch, not a {type(optimizer).__name__}")
+        raise ParamsError(f"make: should make an optimizer of torch, not {a_kind(optimizer)}")
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (OfMask, kind), {"__module__": kind.__module__})
     optimizer.show(model, leaves, weights, _digest(selected))

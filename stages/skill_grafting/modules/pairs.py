@@ -27,7 +27,7 @@ from ..grafting.mask import GraftMask, named_heads, require_mask
 from ..grafting.region import Parameters, Region, Tensors, named_weights, outline, output_of, unwrapped
 from ..grafting.select import Converted, of_bits, pieces_of
 from ..localizers.movement import squared_movement
-from ..support.errors import ModelError, ParamsError, require_takes
+from ..support.errors import ModelError, ParamsError, a_kind, require_takes
 from ..support.fields import GROUPS
 from .heads import generation_changes
 
@@ -81,7 +81,7 @@ class Pair:
         if isinstance(base, Mapping) and isinstance(tuned, Mapping):
             _require_same_names(base, tuned, heads)
             return cls(base, tuned)
-        kinds = " and ".join(f"a {type(side).__name__}" for side in (base, tuned))
+        kinds = " and ".join(a_kind(side) for side in (base, tuned))
         raise ParamsError(
             f"base and tuned should be torch modules, both of one kind, not {kinds}; read_pair takes folders"
         )
@@ -413,7 +413,7 @@ def _require_same_names(base: Tensors, tuned: Tensors, heads: Parameters) -> Non
         shapes = [[*getattr(side[name], "shape", ())] for side in (base, tuned)]
         if shapes[0] != shapes[1] or not all(isinstance(side[name], torch.Tensor) for side in (base, tuned)):
             kinds = " and ".join(
-                f"a {type(side[name]).__name__} of {shape}" for side, shape in zip((base, tuned), shapes, strict=True)
+                f"{a_kind(side[name])} of {shape}" for side, shape in zip((base, tuned), shapes, strict=True)
             )
             raise ModelError(f"{name}: should be a tensor of one shape in both, not {kinds}")
 

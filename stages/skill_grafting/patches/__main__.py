@@ -5,6 +5,7 @@ No command overwrites a file.
 
 import argparse
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,9 +42,10 @@ class Parser(argparse.ArgumentParser):
 
 def share(text: str) -> float:
     """A number above 0 and at most 1."""
-    if not 0 < float(text) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} should be above 0 and at most 1")
-    return float(text)
+    with suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} should be a number above 0 and at most 1")
 
 
 def whole(text: str) -> int:
@@ -64,7 +66,7 @@ def one_of(names: Collection[str]) -> Callable[[str], str]:
     return name
 
 
-TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "folder to write, which must not exist yet"}}
+TO: dict[str, Any] = {"--to": {"type": Path, "required": True, "help": "folder to write, new or empty"}}
 MASK: dict[str, Any] = {"mask": {"type": Path, "help": "a file of a mask, or the folder or file of a patch"}}
 PATCH: dict[str, Any] = {"patch": {"type": Path, "help": "the folder or file of a patch"}}
 BASE: dict[str, Any] = {"--base": {"required": True, "help": "base model, a folder or hub id"}}

@@ -1,5 +1,6 @@
 """Exact differences of two models, bit for bit: the form in which a step of training travels."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from ..grafting.fingerprint import fingerprint
 from ..grafting.mask import GraftMask
 from ..grafting.mask_files import StoredMask
 from ..grafting.region import Region, outline
+from ..grafting.select import Converted
 from ..modules.pairs import BaseOrPair, Pair
 from ..support.errors import ModelError
 from .patch import Patch
@@ -24,6 +26,8 @@ def diff(base: BaseOrPair, tuned: nn.Module | None = None, *, title: str = "", *
     source and revision, as in `Patch.of`.  Raises ModelError unless both have the same types.
     """
     pair = Pair.of(base, tuned)
+    if pair.own is not None:  # the tuned model in types of its own, of which none may be another
+        pair = replace(pair, after=Converted(pair.own, lambda name, values: values.to(pair.before[name].device)))
     names = [name for name in pair.weights if name not in pair.heads]
     places, values = {}, {}
     for name in names:

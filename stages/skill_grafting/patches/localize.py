@@ -46,7 +46,7 @@ def localize(**options: Any) -> str:
     pair.require_finite(name for name in pair.weights if name in pair.moved and not isfinite(squares.get(name, nan)))
     moved, lines = sum(squares.get(name, 0.0) for name in region.shapes), []
     for size, mask in zip(sizes, masks, strict=True):
-        folder = target if len(sizes) == 1 else target / f"{size:g}"
+        folder = target if len(sizes) == 1 else target / repr(size).removesuffix(".0")
         patch = patch_between(pair, mask, title=title)
         lines.append(write_folder(folder, patch, AS_PATCH, compact=request.compact))
         lines.append(f"{percent(_movement_in(pair, patch) / moved)} % of the region's squared movement.")

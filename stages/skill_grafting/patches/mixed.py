@@ -52,7 +52,7 @@ def _differences(model: nn.Module, patch: Patch) -> dict[str, Any]:
     for name, at in patch.mask.indices.items():
         module, _, part = name.rpartition(".")
         if type(model.get_submodule(module)) is not nn.Linear:
-            raise ModelError(f"{name} is of no linear layer, so rows can't have it apart; leave it out by parameters=")
+            raise ModelError(f"{name} is of no linear layer, so rows can't have it apart; patch.on takes it")
         weight = weights[name].detach()
         moved = patch.values[name].to(weight) - take_at(weight, at)
         if part == "bias":

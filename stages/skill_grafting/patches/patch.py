@@ -8,6 +8,8 @@ model = sg.Patch.from_pretrained("movies").apply(base)
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -23,7 +25,7 @@ from ..grafting.region import Parameters, named_weights, unwrapped
 from ..modules.heads import put_settings, with_settings
 from ..modules.pairs import BaseOrPair, Pair
 from ..modules.swapping import SWAPS, swapped, unswapped
-from ..modules.targets import Model, copied_with, writes_in
+from ..modules.targets import Model, copied_with, require_plain, writes_in
 from ..support.errors import MaskError, ParamsError, StorageError, one_line
 from ..support.writing import replacing
 from .making import patch_between, patch_of
@@ -157,6 +159,8 @@ class Patch(PatchContent):
         from .edits import edited
 
         weights = named_weights(base)
+        for name, weight in weights.items():
+            require_plain(name, weight)
         return cls.holding(Pair(dict(weights), dict(weights), unwrapped(base)), edited(weights, mask, to), **about)
 
     def scaled(self, base: nn.Module, alpha: float, title: str = "") -> "Patch":
@@ -164,6 +168,8 @@ class Patch(PatchContent):
         from .edits import along
 
         self.require(base)
+        if not isinstance(alpha, Real) or not isfinite(alpha):
+            raise ParamsError(f"alpha: {alpha!r} should be a finite number")
         origin = {"name": self.use.base, "source": self.use.source, "revision": self.use.revision}
         title = title or f"{alpha:g} x {self.use.title}"
         return self.edit(base, self.mask, along(self.values, alpha), title=title, **origin)

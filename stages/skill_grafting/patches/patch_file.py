@@ -18,7 +18,7 @@ from ..grafting.mask import GraftMask
 from ..grafting.mask_files import EXACT, StoredMask, read_stored, write_mask
 from ..grafting.region import Region
 from ..modules.heads import names_of_labels
-from ..support.errors import MaskError, ParamsError, one_line, plain_problem
+from ..support.errors import MaskError, ParamsError, a_kind, one_line, plain_problem
 from ..support.fields import Section
 from ..support.formatting import small_percent
 from ..support.offline import hub_answers
@@ -146,7 +146,7 @@ def write_patch(path: Path, patch: PatchContent, compact: bool = False) -> None:
 def read_patch(place: str | Path, revision: str | None = None, **hub: Any) -> PatchContent:
     """The patch of a folder, of a file, or of a repository on the hub; MaskError if it is missing, damaged, a mask, or of another version."""
     if not isinstance(place, str | Path):
-        raise ParamsError(f"place: should be a folder, a file or a name on the hub, not a {type(place).__name__}")
+        raise ParamsError(f"place: should be a folder, a file or a name on the hub, not {a_kind(place)}")
     if not os.path.lexists(place) and str(place).count("/") == 1:
         place = _fetched(str(place), revision, **hub)
     file, found = read_graft(Path(place))

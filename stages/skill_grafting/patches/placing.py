@@ -127,9 +127,8 @@ def base_of(patch: PatchContent, checkpoint: Checkpoint) -> Named | None:
     """
     wanted, named = patch.region.shapes, _plainly_named(patch, checkpoint)
     if len(named) < len(wanted):
-        labels = len(patch.use.labels) if patch.head and patch.use.labels else None
         with suppress(ModelError):  # of a model of another kind
-            named = named_as(checkpoint, skeleton(checkpoint, patch.use.model_class, labels))
+            named = named_as(checkpoint, _skeleton(patch, checkpoint))
     return named if wanted.keys() <= named.spans.keys() else None
 
 
@@ -149,6 +148,12 @@ def patched_tensors(patch: PatchContent, named: Named) -> PatchedTensors:
     return PatchedTensors(base, changes, whole, widest)
 
 
+def _skeleton(patch: PatchContent, checkpoint: Checkpoint) -> nn.Module:
+    """The class that a patch is for, without values; raises ModelError if it can't be made of this checkpoint's config."""
+    labels = len(patch.use.labels) if patch.head and patch.use.labels else None
+    return skeleton(checkpoint, patch.use.model_class, labels)
+
+
 def _names_in_files(patch: PatchContent, named: Named) -> dict[str, str]:
     """The name of each tensor that is written -> that in the base's files."""
     files, plain = named.checkpoint.files, _plainly_named(patch, named.checkpoint)
@@ -158,6 +163,11 @@ def _names_in_files(patch: PatchContent, named: Named) -> dict[str, str]:
     first, parts = next(iter(names)).partition(".")[0], {name.rpartition(".")[0] for name in names}
     head = Named.of(named.checkpoint, patch.head, first)
     names |= {name: head.stored(name)[0] for name in head}
+    # what is of no part, such as BART's final_logits_bias, the class knows
+    if alone := {name for name in files.keys() - {*names.values()} if "." not in name}:
+        with suppress(ModelError):  # of a model of another kind
+            alone &= _skeleton(patch, named.checkpoint).state_dict().keys()
+            names |= {name: name for name in sorted(alone)}
     # such as the statistics of a BatchNorm: what lies beside a parameter in the module that it is of
     left = {name: name for name in files.keys() - {*names.values()}}
     beside = {name if name.rpartition(".")[0] in parts else f"{first}.{name}": name for name in left}
@@ -191,9 +201,6 @@ def require_base(patch: PatchContent, known: Tensors, title: str) -> None:
     """Raise MaskError unless these weights are what a patch was made from."""
     use, wanted = patch.use, patch.region.shapes
     kinds = {name: outline(known, name) for name in known}
-    for name, kind in kinds.items():
-        if not (kind.is_floating_point() or use.makes):
-            raise MaskError(f"{name} is {kind.dtype}; only plain floating-point numbers can be swapped")
     made_for = f"the patch was made for {use.base} (fingerprint {use.fingerprint[:12]}), not for {title}"
     there = {name: tuple(kind.shape) for name, kind in kinds.items()}
     if there != wanted:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ..merging.ways import reads
 from ..support.errors import ParamsError, plain_problem
 from ..support.fields import Section
 
@@ -71,6 +72,8 @@ class Recipe(_Recipe):
         names = [source.model for source in self.models]
         if len({*names}) < len(names):
             raise ValueError("a recipe that names each model once")
+        if not self.tasks:
+            raise ValueError(f"a recipe with a model beside the base, {self.base}")
         if self.base_model is None and self.merge_method != "linear":
             raise ValueError(f"a recipe with a base_model, from which {self.merge_method} measures")
         counted = self.models if self.merge_method == "linear" else self.tasks
@@ -96,27 +99,26 @@ class Recipe(_Recipe):
         return own if own is not None else getattr(self.parameters, name)
 
     def settings(self) -> dict[str, Any]:
-        """Arguments of `merge`."""
+        """Arguments of `merge`: those that its method reads, as mergekit passes over the others."""
         given, weights = self.parameters, {source.model: self.of(source, "weight") for source in self.tasks}
-        density = {source.model: self.of(source, "density") for source in self.tasks}
+        density = {source.model: self.of(source, "density") or 1.0 for source in self.tasks}
         alpha = given.lambda_
         if self.merge_method == "linear" and len(weights) < len(self.models):
             rest = next(self.of(source, "weight") for source in self.models if source.model == self.base)
             alpha *= sum(weights.values()) / ((sum(weights.values()) + rest) or 1)
-        return {
-            "how": OTHERWISE.get(self.merge_method, self.merge_method),
-            "alpha": alpha,
-            "weights": weights,
-            "share": {model: 1.0 if share is None else share for model, share in density.items()},
-            "per": "tensor",
-            **{name: getattr(given, name) for name in ("gamma", "epsilon", "rescale", "normalize")},
-        }
+        how = OTHERWISE.get(self.merge_method, self.merge_method)
+        settings = {"share": density, "per": "tensor"}
+        settings |= {name: getattr(given, name) for name in ("gamma", "epsilon", "rescale", "normalize")}
+        read = {name: value for name, value in settings.items() if reads(how, name)}
+        return {"how": how, "alpha": alpha, "weights": weights, **read}
 
 
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a YAML file; raises ParamsError with all that is wrong with it."""
     import yaml
 
+    if path.exists() and not path.is_file():  # a pipe would keep whoever opens it waiting
+        raise ParamsError(f"{path}: is no regular file")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -89,10 +89,14 @@ def one_number(value: object, setting: str) -> float:
     try:
         return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
-        what = (
-            f"a tensor of {[*value.shape]}; take its mean" if hasattr(value, "shape") else f"a {type(value).__name__}"
-        )
+        what = f"a tensor of {[*value.shape]}; take its mean" if hasattr(value, "shape") else a_kind(value)
         raise ParamsError(f"{setting}: should give one number, not {what}") from None
+
+
+def a_kind(value: object) -> str:
+    """`an int`, `a list` or `None`, as messages call what was given."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
@@ -112,7 +116,8 @@ def plain_problem(problem: dict, section: str, kind: object) -> str:
     if problem["type"] == "missing":
         return f"{where}: is missing"
     if problem["type"] == "extra_forbidden":
-        known = [*getattr(_model_at(kind, path[:-1]), "model_fields", ())]
+        fields = getattr(_model_at(kind, path[:-1]), "model_fields", {})
+        known = [field.alias or name for name, field in fields.items()]
         return f"{where}: unknown setting{did_you_mean(path[-1], known)}; known: {', '.join(known) or 'none'}"
     near = (
         did_you_mean(value, re.findall("'(.*?)'", problem["ctx"]["expected"]))
@@ -133,6 +138,8 @@ def shown(value: object) -> str:
 def _model_at(kind: object, path: list) -> object:
     """The model at `path` inside the model `kind`; None if there is none."""
     for part in path:
+        if isinstance(part, int):  # of a list of these
+            continue
         field = getattr(kind, "model_fields", {}).get(part)
         choices = getattr(field.annotation, "__args__", (field.annotation,)) if field else ()
         kind = next((choice for choice in choices if hasattr(choice, "model_fields")), None)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unicodedata import normalize
 
 from skill_grafting.support.errors import DataError, did_you_mean, shown
 from skill_grafting.support.io import json_problem, sha256_of
@@ -256,7 +257,15 @@ def _row(record: Record, spec: TaskSpec, columns: Mapping[str, str]) -> Row | st
         label = None  # of another label, and left out by tables.py
     if spec.is_pair and second is None:
         return f"the {columns['sentence2']} is empty, which the task {spec.name} needs"
-    label = label.strip() if label else label
+    label = _as_named(label.strip(), [*spec.labels, *(spec.relabel or ())]) if label else label
     if spec.relabel is None and label not in spec.labels:
         return f"the label {label!r} is none of the task's{did_you_mean(label, spec.labels)}"
     return {"sentence1": text or "", "sentence2": second, "label": label}
+
+
+def _as_named(label: str, names: Sequence[str]) -> str:
+    """The name that is the same text, though a letter and its accent may be one character there and two here."""
+    if label in names or label.isascii():
+        return label
+    form = normalize("NFC", label)
+    return next((name for name in names if normalize("NFC", name) == form), label)
