@@ -57,7 +57,7 @@ def merge(
     by default.  per: what ties (the region) and breadcrumbs (each tensor) take their share of.  strictness: the lambda of consensus.
     settings: gamma, the share of outliers that breadcrumbs leaves out (0.01); epsilon, how much likelier or less likely than its share
     della keeps the furthest and the nearest of a row (0.15); rescale=False leaves what dare and della keep as it is; normalize says whether
-    vectors are divided by weights, in place of the way's own rule.
+    vectors are divided by weights, in place of the way's own rule.  A setting that would change nothing is refused.
 
     Heads and buffers stay those of the base, because each task has its own.  Outside all masks, and where nothing moved, the base's
     bits stay.  Beside the new module it takes next to no memory: files are read, and written, a piece at a time.
