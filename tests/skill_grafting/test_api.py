@@ -908,7 +908,6 @@ REFUSED = [
     (lambda b, t_: sg.merge(b, {}), P, "none to merge"), (lambda b, t_: sg.merge(b, {}, "tied"), P, "'ties'"),
     (lambda b, t_: sg.merge(5, {"a": (t_, half(b, t_))}), P, "not an int"), (lambda b, t_: sg.merge("base", {"a": (t_, half(b, t_))}), P, "^to: name the new folder"),
     (merged(lambda b, t_, m: {"a": (t_, m)}, how="dare", share=0), P, "share: 0"), (merged(lambda b, t_, m: {"a": (t_, m)}, how="arithmetic", alpha=math.nan), P, "alpha: nan"),
-    (merged(lambda b, t_, m: {p: (t_, sg.localize(b, t_, sparsity=0.5, parameters=p)) for p in ("0.*", "2.*")}), K, r"tasks.0.\* has 0.bias, that of tasks.2.\* doesn.t; .*parameters=.*moved in that task"),
     (lambda b, t_: sg.merge(copy.deepcopy(b).bfloat16(), {"a": of_values(t_, half(b, t_))}), K, r"pass base.to\(torch.float64\)"),
     (merged(lambda b, t_, m: {"a": SimpleNamespace(mask=m, values={})}), K, "tasks.a: has no"), (merged(lambda b, t_, m: {"a": t_}), P, "not a Sequential"),
     (merged(lambda b, t_, m: [(t_, m)]), P, "not a list"), (merged(lambda b, t_, m: {1: (t_, m)}), P, "no text"),

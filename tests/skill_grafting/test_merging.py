@@ -337,6 +337,18 @@ def of_tasks(count: int, shapes: dict) -> tuple[nn.Module, dict]:
 
 
 @pytest.mark.parametrize("how", [*RULES, *VECTORS])
+def test_masks_of_several_regions_are_merged_as_those_of_both_together(how):
+    base, tasks = of_tasks(2, shapes := {**SHAPES, "last": (20,)})
+    names, apart = [*shapes], {}
+    for (task, (model, mask)), own in zip(tasks.items(), (names[:-1], names[1:]), strict=True):  # as if the others hadn't moved
+        there = {name: at for name, at in mask.indices.items() if name in own}
+        tasks[task] = model, GraftMask(mask.region, there)
+        apart[task] = model, GraftMask(Region({name: mask.region.shapes[name] for name in own}), there)
+    found, wanted = (dict(merging.merge(base, side, how).named_parameters()) for side in (apart, tasks))
+    assert same(found, wanted) and not same(found, dict(base.named_parameters()))
+
+
+@pytest.mark.parametrize("how", [*RULES, *VECTORS])
 def test_in_pieces_a_merge_is_what_it_is_at_once(how, monkeypatch):
     base, tasks = of_tasks(3, SHAPES)
     share = 0.4 if reads(how, "share") else None

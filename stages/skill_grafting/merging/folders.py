@@ -17,7 +17,7 @@ from ..grafting.select import Scratch
 from ..modules.comparing import require_fit
 from ..support.errors import MaskError, ParamsError
 from ..support.writing import replacing, require_free
-from .inputs import Piece, TaskValues, of_patch, one_region, within_mask
+from .inputs import Piece, TaskValues, joint_region, of_patch, within_mask
 
 Make = Callable[[Named, Mapping[str, TaskValues]], Iterator[tuple[Piece, Tensor]]]
 
@@ -28,7 +28,7 @@ def merge_folders(base: str | Path, tasks: Mapping[str, Any], to: str | Path | N
         raise ParamsError("to: name the new folder for what is merged of a base that is a folder")
     target = require_free(Path(to))
     named, sides = _opened(str(base), tasks)
-    merged = named.only(one_region(sides) or _common(named, sides))
+    merged = named.only(joint_region(sides) or _common(named, sides))
     with replacing(target, fresh=True) as folder:
         folder.mkdir()
         _write(folder, named.checkpoint, merged, sides, make)

@@ -27,7 +27,7 @@ from ..grafting.differences import (
     widest,
 )
 from ..grafting.mask import GraftMask, require_mask
-from ..grafting.region import Tensors, outline
+from ..grafting.region import Region, Tensors, outline
 from ..grafting.select import CACHED, Scratch
 from ..modules.comparing import require_fit
 from ..support.errors import MaskError, ParamsError, a_kind
@@ -145,19 +145,10 @@ def require_finite(how: str, piece: Piece, values: Tensor) -> None:
         raise MaskError(f"{piece.name}: the {how} of these grafts is more than {values.dtype} holds; take another rule")
 
 
-def one_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the region of all masks, none where all tasks are whole; raises MaskError for several regions."""
-    regions = {task: side.mask.region.shapes for task, side in sides.items() if side.mask is not None}
-    first, *others = regions or [""]
-    for other in others:
-        if apart := sorted(regions[first].items() ^ regions[other].items()):
-            name = apart[0][0]
-            has, lacks = (first, other) if name in regions[first] else (other, first)
-            raise MaskError(
-                f"the masks are of several regions: that of tasks.{has} has {name}, that of tasks.{lacks} doesn't; localize all tasks "
-                "with the same heads= and the same parameters=, such as 'layers' or 'all' (by default a region is what moved in that task)"
-            )
-    return regions.get(first, {})
+def joint_region(sides: Mapping[str, TaskValues]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the regions of all masks together, none where all tasks are whole; MaskError if a tensor has two shapes."""
+    regions = [side.mask.region for side in sides.values() if side.mask is not None]
+    return reduce(Region.joined, regions).shapes if regions else {}
 
 
 def warn_of_whole(sides: Mapping[str, TaskValues]) -> None:

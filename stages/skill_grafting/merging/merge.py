@@ -20,8 +20,8 @@ from .inputs import (
     TaskValues,
     changed_pieces,
     in_files,
+    joint_region,
     of_patch,
-    one_region,
     pieces_of,
     require_finite,
     warn_of_whole,
@@ -79,7 +79,7 @@ def merge(
     require_whole(base)
     own = {name: weight.detach() for name, weight in named_weights(base).items()}
     sides = {task: _side(base, own, task, entry) for task, entry in tasks.items()}
-    pretrained = {name: own[name] for name in one_region(sides)}
+    pretrained = {name: own[name] for name in joint_region(sides)}
     model = copied(base)
     live = named_weights(model)
     for piece, made in make(pretrained, sides):
