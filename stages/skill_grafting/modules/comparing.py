@@ -99,7 +99,7 @@ def _join_ties(base: nn.Module, after: dict[str, Tensor]) -> None:
         if name in after and known in after and not is_equal(after.pop(name), after[known]):
             place = f"base.{name}"
             saved = "base.config.tie_word_embeddings = False and " if hasattr(base, "config") else ""
-            untied = f"{saved}{place} = torch.nn.Parameter({place}.detach().clone()) gives the base two, too"
+            untied = f"the base has two, too, after {saved}{place} = torch.nn.Parameter({place}.detach().clone())"
             raise ModelError(f"{name} and {known} are one parameter in the base and two in the tuned model: {untied}")
 
 
