@@ -298,7 +298,7 @@ def test_the_table_of_trained_rivals_is_that_of_its_frames():
     lines = (ROOT / f"metrics/{folder}/README.md").read_text().splitlines()
     for name, part in rows.items():
         size = "" if name in ends else f"{part.get('trained', part.get('selected')).iloc[0]:,.0f}"
-        shares = [*part.set_index("task").score[["brands", "polar"]], part.score.mean(), part.ece.mean()]
+        shares = [*part.set_index("task").score[["brands", "polar", "domain"]], part.score.mean(), part.ece.mean()]
         numbers = [*(f"{100 * share:.1f}" for share in shares), f"{part.loss.mean():.3f}", f"{100 * part.agreement.mean():.1f}"]
         assert " | ".join([f"| {name}", size, *numbers]) + " |" in lines, name
 
