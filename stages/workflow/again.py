@@ -56,7 +56,7 @@ def judge_again(pipeline: str, frames: Path, page: Path) -> None:
     """
     spec, found = _dated(pipeline, frames)
     before, _, _ = page.read_text(encoding="utf-8").partition(CLAIMS)
-    write_text(page, f"{before}{claims_text(judge(spec, found))}\n")
+    write_text(page, f"{before}{claims_text(judge(spec, found))}".rstrip() + "\n")
     write_json(page.with_name(f"{page.stem}_claims.json"), claims_record(spec, found))
     print(f"again: {page}")
 
