@@ -69,7 +69,7 @@ READ_BY = {
     "gamma": (BREADCRUMBS,),
     "epsilon": (DELLA,),
     "rescale": (DARE, DELLA),
-    **dict.fromkeys(("alpha", "weights", "normalize"), {stays for stays, _, _ in WAYS.values()}),
+    **dict.fromkeys(("alpha", "weights", "normalize"), frozenset(stays for stays, _, _ in WAYS.values())),
 }
 # what stays of each vector where nobody says: the authors' figures, of DELLA and breadcrumbs in the middle of what they try
 SHARES = {TIES: 0.2, DARE: 0.1, DELLA: 0.5, BREADCRUMBS: 0.14}
