@@ -301,6 +301,13 @@ def test_the_table_of_trained_rivals_is_that_of_its_frames():
         shares = [*part.set_index("task").score[["brands", "polar", "domain"]], part.score.mean(), part.ece.mean()]
         numbers = [*(f"{100 * share:.1f}" for share in shares), f"{part.loss.mean():.3f}", f"{100 * part.agreement.mean():.1f}"]
         assert " | ".join([f"| {name}", size, *numbers]) + " |" in lines, name
+    score, loss = ({name: format(one * part[column].mean(), kind) for name, part in rows.items()} for column, one, kind in (("score", 100, ".1f"), ("loss", 1, ".3f")))
+    lora, graft, tuned = "LoRA of rank 1", "movement graft", "fine-tuned"
+    inside, norms = "training inside movement's mask", "norms alone"
+    page, methods = (" ".join(text.split()) for text in (README, (ROOT / "docs/METHODS.md").read_text()))
+    assert f"scores {score[lora]} %, training inside movement's mask {score[inside]} and norms alone {score[norms]}, where the movement graft has {score[graft]} and" in page
+    assert f"log loss, {loss[graft]} nats, is lower than theirs ({loss[lora]}, {loss[inside]}, {loss[norms]};" in page
+    assert f"has {score[lora]} %, a movement graft (53,101) {score[graft]} and the fine-tuned model {score[tuned]}, at log losses of {loss[lora]}, {loss[graft]} and" in methods
 
 
 def test_what_a_rule_of_selection_is_worth_follows_from_its_frames():

@@ -214,7 +214,7 @@ def test_values_are_edited_scaled_and_put_back():
         assert torch.allclose(twice[name].double(), values.double() + 2 * moved, atol=1e-6)
 
 
-def test_numbers_of_another_type_are_no_exact_difference(tmp_path):
+def test_numbers_of_another_type_are_no_exact_difference():
     base, tuned = (nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
     assert same(sg.diff(base, tuned).apply(base), tuned), "control"
     for kinds in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
